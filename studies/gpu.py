@@ -6,7 +6,7 @@ python studies/gpu.py decode --out decode.json          # some minutes, with nvI
 python studies/gpu.py speed --tiny --device cpu         # only that the script itself works
 
 The tables of docs/performance.md and docs/scale.md. Passes are measured forwards and then backwards. Files are JPEG,
-made from sample photos. One process reads and scores; `discopatch score --rank --world` runs several.
+made from sample photos. One process reads and scores; several may be started on one folder.
 """
 
 import time

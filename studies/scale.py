@@ -1,6 +1,7 @@
 """Many images on one machine: whether time is linear and memory flat, and what decoders cost and change.
 
 python studies/scale.py images --count 100000 --weights natural-small-v1     # docs/results/scale.json
+python studies/scale.py plan --count 300000                                  # the same file
 python studies/scale.py decoders --photos train.tar --new test.tar           # docs/results/decoders.json
 
 `images` scores crops of sample photos, as JPEG in tar shards, some thousands over and over. `decoders` fits a detector
@@ -8,6 +9,7 @@ with each decoder and compares their AUROC on corrupted photos; a default may be
 0.2 points.
 """
 
+import gc
 import json
 import os
 import resource
@@ -23,9 +25,10 @@ import typer
 
 from common import jpeg_files, print_rows, write_shards
 from discopatch import Detector
+from discopatch.batch.plan import Listing, Part, from_lines, plan_parts, to_lines
 from discopatch.corruptions import CORRUPTIONS, corrupt
 from discopatch.demo import TRAINING, crops, sample_photos
-from discopatch.images import Decoder, NamedImage, Transform, read_images
+from discopatch.images import Decoder, Limits, NamedImage, Transform, list_source, read_images
 from discopatch.metrics import auroc
 from discopatch.pretrained import DEFAULT_WEIGHTS, load_pretrained
 from discopatch.utils import write_json
@@ -75,6 +78,33 @@ def images(
             for name, part in (("first half", slice(max(1, half))), ("second half", slice(half, None)))
         ]
     )
+
+
+@app.command()
+def plan(
+    count: Annotated[int, typer.Option(help="Names of loose images.")] = 300_000,
+    out: Out = Path("docs/results/scale.json"),
+) -> None:
+    """Memory of a process for the plan of loose images: at most, while it lists them, and afterwards."""
+    with TemporaryDirectory() as place:
+        for number in range(count):
+            path = Path(place) / f"camera-{number // 1000:03d}" / f"2026-11-{number % 28:02d}_{number:07d}.jpg"
+            path.parent.mkdir(exist_ok=True)
+            path.touch()
+        before, peak = resident_mib(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        parts = list[Part]()
+        for _ in range(2):  # the plan of the first process, and that of a second one
+            planned = dict(enumerate(from_lines(to_lines(parts))))
+            listing = Listing(list_source(place), Limits())
+            parts, _, _ = plan_parts(listing, planned, set(), set(), 10_000, allow_missing=False)
+            del listing, planned
+            gc.collect()
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak
+        after = {"bytes an image": round((resident_mib() - before) * 2**20 / count), "parts": len(parts)}
+    results = json.loads(out.read_text()) if out.exists() else {}
+    found = {"images": count, **after, "bytes an image, at most": round(most * 2**10 / count)}
+    write_json(out, {**results, "plan": found})
+    print_rows([found])
 
 
 def resident_mib() -> float:

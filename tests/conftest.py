@@ -11,6 +11,7 @@ from discopatch import Detector
 from discopatch.export import export_detector
 from discopatch.pretrained import SMALL_WEIGHTS
 from discopatch.utils import locked
+from tests.postgres import Server, server
 from tests.samples import one_camera
 
 
@@ -27,6 +28,13 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that all processes of one test run share."""
     own = tmp_path_factory.getbasetemp()
     return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Server]:
+    """A PostgreSQL server that runs before and after each test."""
+    with server() as started:
+        yield started
 
 
 @pytest.fixture(scope="session")

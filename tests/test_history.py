@@ -8,18 +8,31 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import pytest
 
 from discopatch import Prediction
-from discopatch.errors import OutputError, StoreError
-from discopatch.history import Counts, History
+from discopatch.errors import OutputError, ParameterError, StoreError
+from discopatch.history import Answer, Counts, History
 from discopatch.results import ComponentScore
 from tests.cli.test_outputs import mounted
+from tests.postgres import PASSWORD, Server
 
 NORMAL = Prediction("normal.png", 0.1 + 0.2, 1 / 3, False)
 FLAGGED = Prediction("flagged.png", 7.25, 0.01, True, components=(ComponentScore("place", 4.5, True),))
 REFUSED = Prediction("broken.png", None, None, None, "truncated: JPEG cut short or damaged: copy it again")
+
+
+Place: TypeAlias = Path | str
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """Where a history may be: a file, or a database of a real server."""
+    if request.param == "sqlite":
+        return tmp_path / "new" / "history.sqlite"
+    return str(request.getfixturevalue("postgres").new_database())
 
 
 def add(history: History, *predictions: Prediction, detector: str = "camera") -> list[int]:
@@ -50,13 +63,13 @@ def test_nothing_is_added_to_a_file_that_was_deleted_or_replaced(tmp_path: Path)
         assert names(history) == ["flagged.png", "normal.png"]
 
 
-def test_what_was_added_is_there_to_the_bit_newest_first(tmp_path: Path) -> None:
-    with History(tmp_path / "new" / "history.sqlite") as history, history.transaction() as change:
+def test_what_was_added_is_there_to_the_bit_newest_first(place: Place) -> None:
+    with History(place) as history, history.transaction() as change:
         change.add("camera", NORMAL, time=1.5, source="/in/normal.png", digest="00ff")
         change.add("camera", FLAGGED, time=2.5, thumbnail=b"image", evidence=-0.1 - 0.2)
         change.add("camera", REFUSED, time=3.5)
         change.add("other", NORMAL, time=4.5)
-    with History(tmp_path / "new" / "history.sqlite") as history:
+    with History(place) as history:
         found = history.recent("camera")
         assert [entry.prediction for entry in found] == [REFUSED, FLAGGED, NORMAL]
         assert [(entry.time, entry.source, entry.has_thumbnail) for entry in found] == [
@@ -73,8 +86,8 @@ def test_what_was_added_is_there_to_the_bit_newest_first(tmp_path: Path) -> None
         assert history.thumbnail(10**6) is None
 
 
-def test_alarms_and_the_state_of_the_monitor_are_kept(tmp_path: Path) -> None:
-    with History(tmp_path / "history.sqlite") as history:
+def test_alarms_and_the_state_of_the_monitor_are_kept(place: Place) -> None:
+    with History(place) as history:
         assert history.state("camera") is None
         for number in range(3):
             with history.transaction() as change:
@@ -85,8 +98,8 @@ def test_alarms_and_the_state_of_the_monitor_are_kept(tmp_path: Path) -> None:
         assert history.alarms("other") == []
 
 
-def test_an_error_in_a_transaction_undoes_all_of_it(tmp_path: Path) -> None:
-    with History(tmp_path / "history.sqlite") as history:
+def test_an_error_in_a_transaction_undoes_all_of_it(place: Place) -> None:
+    with History(place) as history:
         add(history, NORMAL)
         with contextlib.suppress(KeyError), history.transaction() as change:
             change.add("camera", FLAGGED, time=0.0)
@@ -100,9 +113,9 @@ def test_an_error_in_a_transaction_undoes_all_of_it(tmp_path: Path) -> None:
             assert history.rows(f"SELECT count(*) FROM {table}") == [(0,)]
 
 
-def test_the_newest_stay_and_totals_count_all(tmp_path: Path) -> None:
+def test_the_newest_stay_and_totals_count_all(place: Place) -> None:
     added = [*numbered(500), FLAGGED, REFUSED]
-    with History(tmp_path / "history.sqlite", keep=20) as history:
+    with History(place, keep=20) as history:
         add(history, *numbered(5), detector="other")
         for start in range(0, len(added), 7):
             add(history, *added[start : start + 7])
@@ -111,8 +124,8 @@ def test_the_newest_stay_and_totals_count_all(tmp_path: Path) -> None:
         assert len(history.recent("other")) == 5
 
 
-def test_predictions_that_are_not_exported_yet_outlive_the_limit(tmp_path: Path) -> None:
-    with History(tmp_path / "history.sqlite", keep=3) as history:
+def test_predictions_that_are_not_exported_yet_outlive_the_limit(place: Place) -> None:
+    with History(place, keep=3) as history:
         first = add(history, NORMAL)[0]
         with history.transaction() as change:
             change.put("camera", exporting=True, exported=first)
@@ -124,9 +137,9 @@ def test_predictions_that_are_not_exported_yet_outlive_the_limit(tmp_path: Path)
         assert len(names(history)) == 3
 
 
-def test_names_that_are_not_unicode_are_escaped_and_their_files_are_exact(tmp_path: Path) -> None:
+def test_names_that_are_not_unicode_are_escaped_and_their_files_are_exact(place: Place) -> None:
     name = os.fsdecode(b"caf\xe9.png")
-    with History(tmp_path / "history.sqlite") as history, history.transaction() as change:
+    with History(place) as history, history.transaction() as change:
         change.add("camera", Prediction(name, 1.0, 0.5, False), time=0.0, source=name)
         change.mark_file("camera", name, "1 2 3")
         (entry,) = history.recent("camera")
@@ -134,14 +147,28 @@ def test_names_that_are_not_unicode_are_escaped_and_their_files_are_exact(tmp_pa
         assert history.rows("SELECT path, stamp FROM files") == [(b"caf\xe9.png", "1 2 3")]
 
 
-def test_many_threads_write_and_read(tmp_path: Path) -> None:
+def test_an_answer_is_kept_with_its_key_until_there_are_many(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("discopatch.history.KEPT_ANSWERS", 10)
+    with History(place) as history:
+        for number in range(6):
+            with history.transaction() as change:
+                change.add_answer("camera", f"key-{number}", Answer("digest", f"body-{number}"), images=number)
+        found = [history.answer("camera", f"key-{number}") for number in range(6)]
+        assert found == [None] * 4 + [Answer("digest", "body-4"), Answer("digest", "body-5")]
+        with history.transaction() as change:
+            change.add_answer("camera", "key-6", Answer("digest", "body-6"), images=3)
+        assert [history.answer("camera", f"key-{number}") is not None for number in (4, 5, 6)] == [False, True, True]
+        assert history.answer("other", "key-5") is None
+
+
+def test_many_threads_write_and_read(place: Place) -> None:
     def work(_: int) -> None:
         for _ in range(25):
             add(history, NORMAL, FLAGGED)
             assert len(history.recent("camera", limit=2)) == 2
             assert history.counts("camera").images % 2 == 0
 
-    with History(tmp_path / "history.sqlite") as history:
+    with History(place) as history:
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(work, range(8)))
         assert history.counts("camera") == Counts(400, 200, 0)
@@ -166,16 +193,15 @@ for number in range(10**6):
 
 
 @pytest.mark.parametrize("moment", ["inside", "any"])
-def test_a_killed_process_leaves_whole_transactions(tmp_path: Path, moment: str) -> None:
-    path = tmp_path / "history.sqlite"
-    process = subprocess.Popen([sys.executable, "-c", KILLED, str(path), moment], stdout=subprocess.PIPE)
+def test_a_killed_process_leaves_whole_transactions(place: Place, moment: str) -> None:
+    process = subprocess.Popen([sys.executable, "-c", KILLED, str(place), moment], stdout=subprocess.PIPE)
     assert process.stdout is not None
     process.stdout.readline()
     if moment == "any":
         process.kill()
     assert process.wait(60) == -signal.SIGKILL
     process.stdout.close()
-    with History(path, keep=50) as history:
+    with History(place, keep=50) as history:
         newest, before = history.recent("camera", limit=2)
         last = int(newest.prediction.name.removesuffix("b.png"))
         assert before.prediction.name == f"{last}a.png"
@@ -185,7 +211,8 @@ def test_a_killed_process_leaves_whole_transactions(tmp_path: Path, moment: str)
         if moment == "inside":
             assert last == 59
         add(history, NORMAL)
-        assert history.rows("PRAGMA integrity_check") == [("ok",)]
+        if isinstance(place, Path):
+            assert history.rows("PRAGMA integrity_check") == [("ok",)]
 
 
 def test_a_full_disk_is_an_error_of_its_own_and_loses_nothing(tmp_path: Path) -> None:
@@ -248,3 +275,103 @@ def test_one_process_at_a_time_records_for_a_detector(tmp_path: Path) -> None:
             other.reserve("camera")
     with History(path) as history:
         history.reserve("camera")
+
+
+@pytest.mark.slow
+def test_a_reader_of_new_entries_misses_none_of_several_writers(postgres: Server) -> None:
+    address = postgres.new_database()
+
+    def write(writer: int) -> None:
+        with History(address) as history:
+            for number in range(40):
+                add(
+                    history,
+                    *[Prediction(f"{writer}-{number}-{each}", 1.0, 0.5, False) for each in range(1 + number % 3)],
+                )
+
+    with History(address) as history, ThreadPoolExecutor(4) as pool:
+        writers, last, found = [pool.submit(write, number) for number in range(4)], 0, list[str]()
+        while True:
+            are_done = all(each.done() for each in writers)
+            for entry in history.following("camera", last, 10):
+                last = entry.id
+                found.append(entry.prediction.name)
+            if are_done and len(found) == history.counts("camera").images:
+                break
+            assert not are_done or history.following("camera", last, 1), "an entry was committed behind the reader"
+        assert [each.result() for each in writers] == [None] * 4
+        assert len(set(found)) == len(found) == 4 * (14 * 1 + 13 * 2 + 13 * 3)
+
+
+@pytest.mark.slow
+def test_a_server_that_goes_away_is_an_error_and_its_return_is_found(postgres: Server) -> None:
+    address = postgres.new_database()
+    with History(address) as history:
+        add(history, NORMAL)
+        postgres.stop()
+        try:
+            for _ in range(2):
+                with pytest.raises(StoreError, match=r"database\d") as caught:
+                    add(history, FLAGGED)
+                assert PASSWORD not in str(caught.value)
+            with pytest.raises(StoreError):
+                names(history)
+        finally:
+            postgres.start()
+        assert names(history) == ["normal.png"]
+        postgres.stop("fast")
+        postgres.start()
+        add(history, REFUSED)
+        assert names(history) == ["broken.png", "normal.png"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_lost", ["before", "after"])
+def test_a_commit_whose_answer_was_lost_is_known_afterwards(postgres: Server, is_lost: str) -> None:
+    with History(postgres.new_database()) as history:
+        add(history, NORMAL)
+        database: Any = history._database
+        execute = database.execute
+
+        def lose(statement: str, values: tuple[object, ...] = ()) -> Any:
+            if statement == "COMMIT":
+                if is_lost == "after":
+                    execute(statement)
+                database._connection.close()
+            return execute(statement, values)
+
+        database.execute = lose
+        with pytest.raises(StoreError):
+            add(history, FLAGGED)
+        database.execute = execute
+        assert history.doubt is not None
+        assert history.was_committed(history.doubt) == (is_lost == "after")
+        assert len(names(history)) == 1 + (is_lost == "after")
+        add(history, NORMAL)
+        assert history.doubt is None
+
+
+@pytest.mark.slow
+def test_databases_of_others_and_wrong_addresses_are_refused_without_the_password(postgres: Server) -> None:
+    psycopg = pytest.importorskip("psycopg")
+    newer, others = postgres.new_database(), postgres.new_database()
+    History(newer).close()
+    for address, statement in (
+        (newer, "UPDATE discopatch.version SET number = 99"),
+        (others, "CREATE SCHEMA discopatch CREATE TABLE predictions (precious TEXT)"),
+    ):
+        with psycopg.connect(address) as connection:
+            connection.execute(statement)
+    wrong = (
+        newer,
+        others,
+        newer.replace("database", "missing"),
+        newer.replace("word@", "word2@"),
+        f"{newer}?port={PASSWORD}",
+    )
+    for address in wrong:
+        with pytest.raises((StoreError, ParameterError)) as caught:
+            History(address)
+        assert PASSWORD not in str(caught.value)
+    with psycopg.connect(others) as connection:
+        assert connection.execute("SELECT count(*) FROM pg_tables WHERE schemaname = 'discopatch'").fetchone() == (1,)

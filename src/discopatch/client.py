@@ -34,7 +34,7 @@ class Client(AbstractContextManager["Client"]):
 
     `predict` and `explain` take the same images as those of a detector and return the same results, to the bit. A
     request is repeated up to `tries` times while the service is busy (503, 429) or cannot be reached, with one
-    `Idempotency-Key`, so that its images count once unless the service is restarted between two attempts.
+    `Idempotency-Key`, so that its images count once.
     """
 
     def __init__(self, url: str, *, token: str | None = None, timeout: float = 30, tries: int = 8) -> None:

@@ -73,8 +73,9 @@ def measure_detection(
     for number, (kind, sizes) in enumerate(changes.items()):
         missed = np.arange(len(held))
         for text, change in sizes.items():
-            rngs = (np.random.default_rng([seed, 16, number, index]) for index in missed)
-            changed = [change(held[index], transform, rng) for index, rng in zip(missed, rngs, strict=True)]
+            places = missed.tolist()
+            rngs = (np.random.default_rng([seed, 16, number, place]) for place in places)
+            changed = [change(held[place], transform, rng) for place, rng in zip(places, rngs, strict=True)]
             missed = missed[~np.asarray(predict(changed), bool)]
             rates.append(DetectionRate(kind, text, len(held) - len(missed), len(held)))
             if not len(missed):

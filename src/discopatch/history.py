@@ -1,58 +1,56 @@
-"""A history of predictions in a SQLite file, with alarms, the state of the monitor, and undelivered messages.
+"""A history of predictions, with alarms, the state of the monitor, answers of requests, and undelivered messages.
 
 Rows that belong together are written in one transaction, so that a killed process leaves all of them or none.
 """
 
-import errno
 import json
 import os
-import sqlite3
 import threading
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from hashlib import sha256
 from pathlib import Path
-from typing import IO, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
-from discopatch.errors import OutputError, StoreError
+from discopatch.databases import open_database
 from discopatch.results import COMPONENT_WORDS, Prediction, as_row, column_types, from_row
-from discopatch.utils import legible, try_lock
+from discopatch.utils import legible
 
-IN_MEMORY = ":memory:"  # in place of a path
 KEEP = 100_000  # predictions of each detector
-APPLICATION, VERSION = 0x64697363, 5  # in the header of the file: "disc", and the version of the tables
-PATIENCE = 30.0  # seconds for which another process may write
-LARGEST_JOURNAL = 2**24  # bytes that the journal keeps on disk
-FULL_CODES = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_IOERR_FSYNC}
+KEPT_ANSWERS = 10_000  # predictions of requests with idempotency keys, and keys, of each detector
 
 COMPONENTS = tuple(COMPONENT_WORDS)
 COLUMNS = column_types(COMPONENTS)  # of a prediction
-SQL_TYPES = {str: "TEXT", float: "REAL", bool: "INTEGER"}
+SQL_TYPES = {str: "TEXT", float: "DOUBLE PRECISION", bool: "BOOLEAN"}
 TABLES = f"""
 CREATE TABLE detectors (
-    name TEXT PRIMARY KEY, state BLOB,
-    images INTEGER NOT NULL DEFAULT 0, flagged INTEGER NOT NULL DEFAULT 0, refused INTEGER NOT NULL DEFAULT 0,
-    exported INTEGER NOT NULL DEFAULT 0, exporting INTEGER NOT NULL DEFAULT 0
+    name TEXT PRIMARY KEY, state {{bytes}}, changes BIGINT NOT NULL DEFAULT 0,
+    images BIGINT NOT NULL DEFAULT 0, flagged BIGINT NOT NULL DEFAULT 0, refused BIGINT NOT NULL DEFAULT 0,
+    exported BIGINT NOT NULL DEFAULT 0, exporting BOOLEAN NOT NULL DEFAULT FALSE
 );
 CREATE TABLE predictions (
-    id INTEGER PRIMARY KEY AUTOINCREMENT, detector TEXT NOT NULL, time REAL NOT NULL,
+    id {{number}}, detector TEXT NOT NULL, time DOUBLE PRECISION NOT NULL,
     {", ".join(f"{name} {SQL_TYPES[kind]}" for name, kind in COLUMNS.items())},
-    source TEXT, digest TEXT, thumbnail BLOB, evidence REAL
+    source TEXT, digest TEXT, thumbnail {{bytes}}, evidence DOUBLE PRECISION
 );
 CREATE INDEX predictions_of ON predictions (detector, id);
-CREATE TABLE alarms (
-    id INTEGER PRIMARY KEY AUTOINCREMENT, detector TEXT NOT NULL, time REAL NOT NULL, status TEXT NOT NULL
+CREATE TABLE alarms (id {{number}}, detector TEXT NOT NULL, time DOUBLE PRECISION NOT NULL, status TEXT NOT NULL);
+CREATE TABLE answers (
+    detector TEXT, key TEXT, digest TEXT NOT NULL, body TEXT NOT NULL, size_to_here BIGINT NOT NULL,
+    PRIMARY KEY (detector, key)
 );
+CREATE INDEX answers_of ON answers (detector, size_to_here);
 CREATE TABLE notifications (
-    id INTEGER PRIMARY KEY AUTOINCREMENT, target TEXT NOT NULL, body TEXT NOT NULL,
-    tries INTEGER NOT NULL DEFAULT 0, due REAL NOT NULL DEFAULT 0
+    id {{number}}, target TEXT NOT NULL, body TEXT NOT NULL,
+    tries BIGINT NOT NULL DEFAULT 0, due DOUBLE PRECISION NOT NULL DEFAULT 0
 );
-CREATE TABLE files (detector TEXT, path BLOB, stamp TEXT NOT NULL, PRIMARY KEY (detector, path)) WITHOUT ROWID;
+CREATE TABLE files (detector TEXT, path {{bytes}}, stamp TEXT NOT NULL, PRIMARY KEY (detector, path));
 """
 # Removes the predictions of a detector beyond the newest, but none that has still to be exported.
-PRUNE = f"""
+PRUNE = """
 DELETE FROM predictions WHERE detector = ? AND id <= (
-    SELECT min(id, iif(exporting, exported, {2**62})) FROM predictions JOIN detectors ON detector = detectors.name
+    SELECT CASE WHEN exporting AND exported < id THEN exported ELSE id END
+    FROM predictions JOIN detectors ON detector = detectors.name
     WHERE detector = ? ORDER BY id DESC LIMIT 1 OFFSET ?
 )
 """
@@ -77,11 +75,23 @@ class Counts(NamedTuple):
     refused: int
 
 
-class History(AbstractContextManager["History"]):
-    """A file with the newest `keep` predictions of each detector, for many threads and several processes.
+class Answer(NamedTuple):
+    """The stored answer to a request with an idempotency key."""
 
-    A finished transaction survives a killed process; after a power cut the last few may be missing. Raises OutputError
-    if the disk is full, after which the same may be tried again, and StoreError if the file cannot be used.
+    digest: str  # of the content of the request
+    body: str
+
+
+class History(AbstractContextManager["History"]):
+    """The newest `keep` predictions of each detector, in a SQLite file or a PostgreSQL database (`postgresql://...`).
+
+    It is used by many threads and several processes. A file has one process that records for a detector (`reserve`);
+    in PostgreSQL there may be many: a transaction that records for a detector locks its row, so that ids and changes of
+    the monitor's state have the order in which transactions are committed.
+
+    A finished transaction survives a killed process; after a power cut the last few may be missing in a file. Raises
+    OutputError if the disk is full, after which the same may be tried again, and StoreError if the file or the server
+    cannot be used; a lost connection is opened again with the next call.
 
     Examples
     --------
@@ -89,126 +99,79 @@ class History(AbstractContextManager["History"]):
     ...     history.add("camera", detector.predict("image.jpg")[0], time=time.time())
     """
 
-    def __init__(self, path: Path | str, *, keep: int = KEEP) -> None:
-        self.path, self.keep = Path(path), keep
+    def __init__(self, place: Path | str, *, keep: int = KEEP) -> None:
+        self.keep = keep
         self._lock = threading.RLock()
-        self._place = self.path.absolute()
-        self._status: os.stat_result | None = None  # of the file; none in memory
-        self._reserved: list[IO[str]] = []
-        self._added: set[str] = set()  # detectors with new predictions in the transaction
-        options: Any = {"timeout": PATIENCE, "isolation_level": None, "check_same_thread": False}
-        with self._errors():
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._connection: sqlite3.Connection = sqlite3.connect(self.path, **options)
-            try:
-                self._open()
-                if str(self.path) != IN_MEMORY:
-                    self._status = self._place.stat()
-            except BaseException:
-                self._connection.close()
-                raise
+        self._database = open_database(place, TABLES)
+        self._added: Counter[str] = Counter()  # new predictions of each detector, since the last were removed
+
+    @property
+    def name(self) -> str:
+        """The path, or the address without user and password."""
+        return self._database.name
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other processes may record for the same detectors."""
+        return self._database.is_shared
 
     @property
     def is_in_place(self) -> bool:
-        """Whether the file is still there: SQLite continues to write to one that was deleted or replaced."""
-        try:
-            return self._status is None or os.path.samestat(self._status, self._place.stat())
-        except FileNotFoundError:
-            return False
+        """Whether the file is still there, and was not replaced."""
+        return self._database.is_in_place
 
-    def _open(self) -> None:
-        def value(statement: str) -> Any:
-            return self.rows(statement)[0][0]
+    @property
+    def doubt(self) -> str | None:
+        """A number of the last transaction if the connection was lost while it was committed: see `was_committed`."""
+        return self._database.doubt
 
-        # Checked before anything is changed: journal_mode = WAL would change the file of another program.
-        application, version = value("PRAGMA application_id"), value("PRAGMA user_version")
-        if application != APPLICATION and (application or version or value("SELECT count(*) FROM sqlite_schema")):
-            raise StoreError(f"{self.path} is no history of discopatch: choose another file")
-        if application == APPLICATION and version != VERSION:
-            raise StoreError(f"{self.path} has version {version} of the tables, not {VERSION}: choose another file")
-        in_wal = value("PRAGMA journal_mode = WAL") == "wal"  # some network shares cannot
-        self.execute(f"PRAGMA synchronous = {'NORMAL' if in_wal else 'FULL'}")
-        self.execute(f"PRAGMA journal_size_limit = {LARGEST_JOURNAL}")
-        if application != APPLICATION:
-            with self.transaction():
-                if value("PRAGMA application_id") != APPLICATION:  # another process may have been faster
-                    for statement in filter(None, map(str.strip, TABLES.split(";"))):
-                        self.execute(statement)
-                    self.execute(f"PRAGMA user_version = {VERSION}")
-                    self.execute(f"PRAGMA application_id = {APPLICATION}")
+    def was_committed(self, doubt: str) -> bool:
+        with self._lock, self._database.errors():
+            return self._database.was_committed(doubt)
 
     def reserve(self, detector: str) -> None:
-        """Keeps other processes from recording for the detector until this history is closed.
+        """Keeps other processes from recording for the detector in the same file until this history is closed.
 
         Raises StoreError while another process does: each would overwrite the state of the other's monitor.
         """
-        if str(self.path) == IN_MEMORY:
-            return
-        key = sha256(detector.encode()).hexdigest()[:8]
-        try:
-            file = self.path.with_name(f"{self.path.name}-{key}.lock").open("a")
-        except OSError:  # scoring continues on a full disk
-            return
-        self._reserved.append(file)
-        if try_lock(file) is False:
-            raise StoreError(f"another process records for {detector} in {self.path}: end it, or choose another file")
+        self._database.reserve(detector)
 
     @contextmanager
     def transaction(self) -> Iterator[Self]:
         """All changes of the block are stored at its end, unless an error leaves it; then none is."""
-        with self._lock, self._errors():
-            if not self.is_in_place:
-                raise StoreError(f"{self.path} was deleted or replaced while it was in use: start again")
-            self._connection.execute("BEGIN IMMEDIATE")
-            self._added.clear()
-            try:
-                yield self
-                for detector in self._added:
+        with self._lock, self._database.errors(), self._database.transaction():
+            yield self
+            for detector, count in list(self._added.items()):
+                if count > self.keep // 1000:
                     self.execute(PRUNE, detector, detector, self.keep)
-                self._connection.execute("COMMIT")
-            except BaseException:
-                if self._connection.in_transaction:  # a full disk may have ended it
-                    self._connection.execute("ROLLBACK")
-                raise
+                    del self._added[detector]
 
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        try:
-            yield
-        except (sqlite3.ProgrammingError, sqlite3.IntegrityError):
-            raise
-        except (sqlite3.DatabaseError, FileExistsError, NotADirectoryError, PermissionError) as error:
-            if getattr(error, "sqlite_errorcode", None) in FULL_CODES:
-                raise OutputError(errno.ENOSPC, str(error), str(self.path)) from error
-            remedy = "check its rights, or choose another file"
-            raise StoreError(f"{self.path} cannot be used ({error}): {remedy}") from error
-
-    def execute(self, statement: str, *values: object) -> sqlite3.Cursor:
+    def execute(self, statement: str, *values: object) -> Any:
         """Changes rows, in a transaction."""
-        return self._connection.execute(statement, values)
+        return self._database.execute(statement, values)
 
     def rows(self, statement: str, *values: object) -> list[Any]:
         """All rows that a query finds."""
-        with self._lock, self._errors():
-            return self.execute(statement, *values).fetchall()
+        with self._lock, self._database.errors():
+            return list(self.execute(statement, *values).fetchall())
 
     def insert(self, table: str, **values: object) -> int:
         """The number of the new row, larger than all before."""
         places = ", ".join("?" * len(values))
-        added = self.execute(f"INSERT INTO {table} ({', '.join(values)}) VALUES ({places})", *values.values())
-        assert added.lastrowid is not None
-        return added.lastrowid
+        names = ", ".join(values)
+        return int(self.rows(f"INSERT INTO {table} ({names}) VALUES ({places}) RETURNING id", *values.values())[0][0])
 
     def add(self, detector: str, prediction: Prediction, *, time: float, source: str | None = None, **more: Any) -> int:
         """The number of the new entry; `more` are values of the columns digest, thumbnail and evidence."""
-        self.execute(
+        self.execute(  # first, for the lock of the row
             "INSERT INTO detectors (name, images, flagged, refused) VALUES (?, 1, ?, ?) ON CONFLICT (name) DO UPDATE"
-            " SET images = images + 1, flagged = flagged + excluded.flagged, refused = refused + excluded.refused",
-            *(detector, bool(prediction.is_ood), prediction.error is not None),
+            " SET images = detectors.images + 1, flagged = detectors.flagged + excluded.flagged,"
+            " refused = detectors.refused + excluded.refused",
+            *(detector, int(bool(prediction.is_ood)), int(prediction.error is not None)),
         )
-        self._added.add(detector)
+        self._added[detector] += 1
         row = {**as_row(prediction, COMPONENTS), "source": source}
-        plain = {name: legible(value) if isinstance(value, str) else value for name, value in row.items()}
+        plain = {name: text_of(value) if isinstance(value, str) else value for name, value in row.items()}
         return self.insert("predictions", detector=detector, time=time, **plain, **more)
 
     def add_alarm(self, detector: str, time: float, status: Mapping[str, Any]) -> int:
@@ -220,9 +183,44 @@ class History(AbstractContextManager["History"]):
         for column, value in values.items():
             self.execute(f"UPDATE detectors SET {column} = ? WHERE name = ?", value, detector)
 
+    def begin_change(self, detector: str) -> int:
+        """Locks the detector to the end of the transaction; returns the number of this change of its state."""
+        return int(
+            self.rows(
+                "INSERT INTO detectors (name, changes) VALUES (?, 1)"
+                " ON CONFLICT (name) DO UPDATE SET changes = detectors.changes + 1 RETURNING changes",
+                detector,
+            )[0][0]
+        )
+
+    def changes(self) -> dict[str, int]:
+        """The number of the last change of each detector."""
+        return dict(self.rows("SELECT name, changes FROM detectors"))
+
+    def answer(self, detector: str, key: str) -> Answer | None:
+        """The answer to the request with that key, unless it is too old."""
+        found = self.rows("SELECT digest, body FROM answers WHERE detector = ? AND key = ?", detector, key)
+        return Answer(*found[0]) if found else None
+
+    def add_answer(self, detector: str, key: str, answer: Answer, images: int) -> None:
+        """Adds an answer with so many predictions, and removes the oldest beyond KEPT_ANSWERS."""
+        self.execute(
+            "INSERT INTO answers (detector, key, digest, body, size_to_here)"
+            " SELECT ?, ?, ?, ?, coalesce(max(size_to_here), 0) + ? FROM answers WHERE detector = ?",
+            *(detector, key, *answer, 1 + images, detector),
+        )
+        self.execute(
+            "DELETE FROM answers WHERE detector = ?"
+            " AND size_to_here <= (SELECT max(size_to_here) FROM answers WHERE detector = ?) - ?",
+            *(detector, detector, KEPT_ANSWERS),
+        )
+
     def mark_file(self, detector: str, path: str, stamp: str) -> None:
         """Marks a file as scored; `stamp` identifies its content."""
-        self.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?)", detector, os.fsencode(path), stamp)
+        self.execute(
+            "INSERT INTO files VALUES (?, ?, ?) ON CONFLICT (detector, path) DO UPDATE SET stamp = excluded.stamp",
+            *(detector, os.fsencode(path), stamp),
+        )
 
     def recent(self, detector: str, limit: int = 50, before: int | None = None) -> list[Entry]:
         """At most `limit` entries, the newest first; with `before` those with a smaller id."""
@@ -263,13 +261,16 @@ class History(AbstractContextManager["History"]):
         return Counts(*found[0]) if found else Counts(0, 0, 0)
 
     def close(self) -> None:
-        with self._lock, self._errors():
-            self._connection.close()
-            for file in self._reserved:
-                file.close()
+        with self._lock, self._database.errors():
+            self._database.close()
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+def text_of(text: str) -> str:
+    """The text as every database stores it."""
+    return legible(text).replace("\0", "\\x00")
 
 
 def default_path(name: str) -> Path:

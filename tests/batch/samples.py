@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from discopatch import Detector
+from discopatch.batch import Run, score_to
 from discopatch.batch.output import OutputFolder
 from discopatch.batch.ray_engine import connected_ray
 from discopatch.images import NamedImage
@@ -70,6 +72,17 @@ def stored(out: str) -> dict[str, bytes]:
     """All files of a folder in an object store, by name."""
     folder = OutputFolder.open(out)
     return {name: folder.read(name) for name in sorted(folder.names())}
+
+
+def score_first(parts: int, detector: Detector, source: object, out: Path | str, **options: Any) -> None:
+    """Scores until so many parts are written, and is interrupted then."""
+
+    def stop(run: Run) -> None:
+        if run.parts == parts:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        score_to(detector, source, out, workers=1, progress=stop, **options)
 
 
 def part_files(folder: Path) -> list[Path]:

@@ -1,37 +1,35 @@
 """Scores in an object store: the same bytes as in a folder, and no credentials in them."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow.fs
 import pytest
 
 from discopatch import Detector
-from discopatch.batch import Run, read_scores, rescore, score_to
+from discopatch.batch import read_scores, rescore, score_to
 from discopatch.batch.output import OutputFolder
 from discopatch.errors import ParameterError, RunError, StoreError
 from tests.images.s3 import KEYS, s3_bucket
 
-from .samples import contents, image_folder, shard_folder, stored
+from .samples import contents, image_folder, score_first, shard_folder, stored
 
 
 @pytest.mark.slow
-def test_images_and_scores_in_a_bucket(tiny: Detector, tmp_path: Path) -> None:
+def test_images_and_scores_in_a_bucket(tiny: Detector, tiny_file: Path, tmp_path: Path) -> None:
     folder = image_folder(shard_folder(tmp_path / "in", [3, 2]), 5, first="loose-")
     score_to(tiny, folder, tmp_path / "scores", per_part=3)
 
-    def stop(run: Run) -> None:
-        if run.parts == 2:
-            raise InterruptedError
-
     with s3_bucket() as bucket:
         same, source, out = bucket.uri("scores/same"), bucket.put_folder(folder, "images"), bucket.uri("scores/both")
-        for rank in (1, 0):
-            score_to(tiny, folder, same, per_part=3, rank=rank, world=2)
+        with ThreadPoolExecutor() as pool:
+            detectors = [Detector.load(tiny_file, device="cpu") for _ in range(2)]
+            runs = list(pool.map(lambda each: score_to(each, folder, same, per_part=3), detectors))
+        assert sum(run.parts for run in runs) == 4
         assert stored(same) == contents(tmp_path / "scores")
         assert read_scores(same).to_table() == read_scores(tmp_path / "scores").to_table()
 
-        with pytest.raises(InterruptedError):
-            score_to(tiny, source, out, per_part=3, workers=1, progress=stop)
+        score_first(2, tiny, source, out, per_part=3)
         run = score_to(tiny, source, out)
         assert (run.before, run.parts) == (2, 2)
         assert sorted(read_scores(out).to_table()["name"].to_pylist()) == sorted(tiny.predict(source).names)

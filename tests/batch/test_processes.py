@@ -1,6 +1,6 @@
 """Processes that are killed, stopped, started twice, or run out of space: finished parts stay, the rest follows."""
 
-import os
+import re
 import shutil
 import signal
 import subprocess
@@ -17,7 +17,7 @@ from discopatch import Detector
 from discopatch.batch import Run, score_to
 from discopatch.errors import OutputError
 from tests.cli.test_outputs import mounted
-from tests.killing import CHANGES, OUTPUT, Commands, command_server, unfinished
+from tests.killing import CHANGES, OUTPUT, PRINTED, Commands, command_server, unfinished
 
 from .samples import contents, image_folder, part_files, shard_folder
 
@@ -80,16 +80,19 @@ def test_a_run_that_is_killed_ten_times_ends_as_one_that_was_not(
 
 
 @pytest.mark.slow
-def test_two_processes_and_three_ranks_on_one_folder(
+def test_no_part_is_scored_twice_by_five_processes_on_one_folder(
     commands: Commands, material: Path, expected: dict[str, bytes], tmp_path: Path
 ) -> None:
-    layouts = [(), ("--workers", 1), *(("--rank", f"{rank}/3") for rank in range(3))]
     started = [
-        commands.start(arguments(material, tmp_path / "scores", *layout), tmp_path / str(number))
-        for number, layout in enumerate(layouts)
+        commands.start(arguments(material, tmp_path / "scores", "--workers", 1 + number % 2), tmp_path / str(number))
+        for number in range(5)
     ]
     assert [commands.wait(pid) for pid in started] == [0] * 5
     assert contents(tmp_path / "scores") == expected
+    printed = "".join((tmp_path / str(number) / PRINTED).read_text() for number in range(5))
+    assert printed.count("7 of 7 parts") == 5
+    assert sum(map(int, re.findall(r"scored now: (\d+) part", printed))) == 7
+    assert not list((tmp_path / "scores" / "_claims").iterdir())
 
 
 @pytest.mark.slow
@@ -98,8 +101,7 @@ def test_a_signal_drops_the_part_in_work_and_keeps_the_others(
 ) -> None:
     out = tmp_path / "scores"
     command = [sys.executable, "-m", "discopatch", *map(str, arguments(material, out))]
-    ranked = {**os.environ, "RANK": "0", "WORLD_SIZE": "2"}
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=ranked)
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     while not (out.exists() and part_files(out)) and process.poll() is None:
         time.sleep(0.001)
     process.send_signal(signal.SIGTERM)
@@ -107,9 +109,8 @@ def test_a_signal_drops_the_part_in_work_and_keeps_the_others(
     assert "Traceback" not in printed
     assert process.returncode in (0, 143)  # 0: the signal came too late
     assert contents(out).items() <= expected.items()
-    for rank in ("0", "1"):
-        done = subprocess.run(command, env={**ranked, "RANK": rank}, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
     assert contents(out) == expected
     assert unfinished(tmp_path) == []
 

@@ -15,7 +15,7 @@ import pytest
 
 from discopatch import Detector
 from discopatch.batch import Run, open_scores, read_scores, score_to
-from discopatch.batch.folder import Part
+from discopatch.batch.plan import Part
 from discopatch.batch.ray_engine import ATTEMPTS, KILLED, check_visible, connected_ray, find_room, score_on_ray
 from discopatch.errors import ParameterError, RunError
 from discopatch.images import NamedImage
@@ -28,9 +28,9 @@ REFUSED = NamedImage("bad", np.zeros((3, 3, 3), np.uint8))
 
 
 def test_images_that_a_node_does_not_see_are_not_missing(paths: list[Path], tmp_path: Path) -> None:
-    check_visible(Part(0, (str(tmp_path / "gone.png"), str(paths[0]))))
+    check_visible(Part.of(0, (str(tmp_path / "gone.png"), str(paths[0]))))
     with pytest.raises(RunError, match="nodes"):
-        check_visible(Part(0, (str(tmp_path / "gone.png"),)))
+        check_visible(Part.of(0, (str(tmp_path / "gone.png"),)))
 
 
 def cluster_of(*resources: dict[str, float]) -> SimpleNamespace:
@@ -49,7 +49,7 @@ def test_actors_fill_the_cluster_unless_a_number_is_given() -> None:
 
 def test_wrong_settings_are_refused_before_ray_starts(tiny_file: Path, tiny: Detector, tmp_path: Path) -> None:
     source, out = shard_folder(tmp_path / "in", [1, 1]), tmp_path / "scores"
-    score_to(tiny.with_rate(0.2), source, out, rank=0, world=2)
+    score_to(tiny.with_rate(0.2), source, out)
     with pytest.raises(RunError, match="false_alarm_rate"):
         score_on_ray(tiny_file, source, out, address="nowhere:1", device="cpu")
     with pytest.raises(ParameterError, match="actors"):

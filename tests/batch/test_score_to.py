@@ -1,9 +1,11 @@
 """Scores in parts: the same bytes in every way they are made, and only parts that belong together."""
 
+import gc
 import glob
 import os
 import shutil
 import tarfile
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,17 +17,20 @@ import pytest
 
 from discopatch import Detector
 from discopatch.batch import Run, open_scores, read_scores, rescore, score_to
-from discopatch.batch.output import carrier
-from discopatch.batch.run import Ranks, find_ranks
+from discopatch.batch.claims import Claims
+from discopatch.batch.folder import begin_scores
+from discopatch.batch.output import OutputFolder, carrier, part_schema
+from discopatch.batch.plan import Part
+from discopatch.batch.run import local_device
 from discopatch.errors import ParameterError, RunError
-from discopatch.images import Processes, Workers
+from discopatch.images import Item, Processes, Workers
 from discopatch.images.items import Reading
 from discopatch.results import as_row, column_types
 from tests.images.samples import encoded
 from tests.images.test_tar import write_shard
 from tests.samples import new_detector, one_camera, save_images
 
-from .samples import contents, image_folder, part_files, shard_folder, tar_shard
+from .samples import contents, image_folder, part_files, score_first, shard_folder, tar_shard
 
 
 @pytest.fixture(scope="module")
@@ -99,25 +104,33 @@ def by_duckdb(path: str) -> list[str]:
 
 
 @pytest.mark.parametrize("pattern", ["", "*.parquet"])
+@pytest.mark.parametrize("complete", [True, False])
 @pytest.mark.parametrize(
     "read", [by_pandas, by_pyarrow, by_daft, by_datasets, by_datasets_of_parquet, by_polars, by_duckdb]
 )
 def test_every_reader_takes_the_folder_as_it_is(
     read: Callable[[str], list[str]],
+    complete: bool,
     pattern: str,
     tiny: Detector,
-    folder: Path,
     expected: dict[str, bytes],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The rows are there once, and the files of the plan give none and stop no reader."""
+    """The rows are there once, and the files of the plan and claims of killed runs give none and stop no reader."""
     monkeypatch.setattr(pytest.importorskip("datasets").config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
     out = tmp_path / "scores"
     out.mkdir()
     for name, content in expected.items():
         (out / name).write_bytes(content)
-    assert sorted(read(str(out / pattern))) == sorted(read_scores(out).to_table()["name"].to_pylist())
+    claims = Claims(OutputFolder.open(out), part_schema(tiny.component_names))
+    for path in part_files(out)[:2]:
+        assert claims.take(path.name)
+        if not complete:
+            path.unlink()
+    names = read_scores(out, allow_incomplete=True).to_table()["name"].to_pylist()
+    assert len(names) == (23 if complete else 13)
+    assert sorted(read(str(out / pattern))) == sorted(names)
 
 
 @pytest.mark.parametrize(
@@ -131,19 +144,10 @@ def test_workers_and_batch_size_do_not_change_the_files(
     assert contents(tmp_path / "scores") == expected
 
 
-def test_ranks_share_a_folder_and_a_stopped_run_continues(
-    tiny: Detector, folder: Path, expected: dict[str, bytes], tmp_path: Path
-) -> None:
+def test_a_stopped_run_continues(tiny: Detector, folder: Path, expected: dict[str, bytes], tmp_path: Path) -> None:
     out = tmp_path / "scores"
-
-    def stop(run: Run) -> None:
-        if run.parts == 1:
-            raise InterruptedError
-
-    assert score_to(tiny, folder, out, per_part=5, rank=3, world=5).parts == 1
-    for _ in range(2):
-        with pytest.raises(InterruptedError):
-            score_to(tiny, folder, out, per_part=5, progress=stop)
+    for _ in range(3):
+        score_first(1, tiny, folder, out, per_part=5)
     assert len(part_files(out)) == 3
     run = score_to(tiny, folder, out, workers=2)
     assert (run.before, run.parts) == (3, 2)
@@ -152,22 +156,15 @@ def test_ranks_share_a_folder_and_a_stopped_run_continues(
     assert contents(out) == expected
 
 
-def test_ranks_come_from_arguments_or_from_the_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert find_ranks(environment={}) == Ranks(0, 1)
-    torchrun = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "SLURM_PROCID": "0", "SLURM_NTASKS": "1"}
-    assert find_ranks(environment=torchrun) == Ranks(5, 8, 1)
-    assert find_ranks(0, 1, torchrun) == Ranks(0, 1)
-    slurm = {"SLURM_PROCID": "2", "SLURM_NTASKS": "4", "SLURM_LOCALID": "2"}
-    assert find_ranks(environment=slurm) == Ranks(2, 4, 2)
-    assert find_ranks(environment={**slurm, "SLURM_STEP_NUM_TASKS": "3"}).world == 3
-    for rank, world in ((2, 2), (-1, 2), (0, 0), (1, None)):
-        with pytest.raises(ParameterError):
-            find_ranks(rank, world, {})
-    with pytest.raises(ParameterError, match="RANK"):
-        find_ranks(environment={"RANK": "first", "WORLD_SIZE": "2"})
+def test_processes_of_a_launcher_have_a_gpu_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
-    assert [Ranks(rank, 4, rank).device("auto") for rank in range(4)] == ["auto", "cuda:1", "cuda:0", "cuda:1"]
-    assert Ranks(1, 2, 1).device("cpu") == "cpu"
+    for name in ("LOCAL_RANK", "SLURM_LOCALID"):
+        devices = [local_device("auto", {name: str(rank)}) for rank in range(4)]
+        assert devices == ["auto", "cuda:1", "cuda:0", "cuda:1"]
+    assert local_device("cpu", {"LOCAL_RANK": "1"}) == "cpu"
+    assert local_device("auto", {}) == "auto"
+    with pytest.raises(ParameterError, match="LOCAL_RANK"):
+        local_device("auto", {"LOCAL_RANK": "first"})
 
 
 def test_a_part_that_another_process_wrote_is_not_written_again(tiny: Detector, folder: Path, tmp_path: Path) -> None:
@@ -219,7 +216,7 @@ def test_damaged_shards_are_no_images_and_are_scored_again_on_request(tiny: Dete
     assert [row["name"] for row in damaged] == list(summary.reading.damaged)
 
     assert score_to(tiny, source, out).parts == 0
-    assert (score_to(tiny, source, out, retry=True, rank=0, world=2).parts, len(part_files(out))) == (1, 4)
+    assert (score_to(tiny, source, out, retry=True).parts, len(part_files(out))) == (3, 4)
     (source / "01.tar").write_bytes(whole)
     (source / "001.png").write_bytes(good)
     with pytest.raises(RunError, match="--retry"):
@@ -269,7 +266,7 @@ def test_another_detector_or_setting_is_refused_and_changes_nothing(
     tiny: Detector, tiny_file: Path, folder: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "scores"
-    score_to(tiny, folder, out, per_part=5, rank=0, world=2)
+    score_first(2, tiny, folder, out, per_part=5)
     before = contents(out)
     for difference, detector in {
         "detector": new_detector(head="logit").fit(one_camera(40), workers=1),
@@ -281,16 +278,17 @@ def test_another_detector_or_setting_is_refused_and_changes_nothing(
     with pytest.raises(RunError, match="per_part"):
         score_to(tiny, folder, out, per_part=6)
     assert contents(out) == before
-    for content in (b"", b'{"kind": "scores", "format": 1}'):
+    newer, older = (f'{{"kind": "scores", "format": {number}}}'.encode() for number in (99, 3))
+    for content, message in ((b"", "_manifest"), (newer, "update"), (older, "older")):
         (out / "_manifest.parquet").write_bytes(content and carrier(content, pyarrow.schema([])))
-        with pytest.raises(RunError, match="_manifest"):
+        with pytest.raises(RunError, match=message):
             score_to(tiny, folder, out)
 
 
 def test_a_source_that_has_grown_keeps_its_parts(tiny: Detector, tmp_path: Path) -> None:
     source, out = image_folder(tmp_path / "in", 7, first="b"), tmp_path / "scores"
     shard_folder(source, [3])
-    score_to(tiny, source, out, per_part=5, rank=0, world=2)
+    score_first(2, tiny, source, out, per_part=5)
     before = contents(out)
     image_folder(source, 3, first="a", seed=5)
     tar_shard(source / "z.tar", one_camera(2, seed=6))
@@ -309,7 +307,7 @@ def test_a_source_that_has_grown_keeps_its_parts(tiny: Detector, tmp_path: Path)
 
 def test_a_changed_shard_is_scored_again_or_refused(tiny: Detector, tmp_path: Path) -> None:
     source, out = shard_folder(tmp_path / "in", [2, 3]), tmp_path / "scores"
-    score_to(tiny, source, out, rank=0, world=2)
+    score_first(1, tiny, source, out)
     tar_shard(source / "01.tar", one_camera(5, seed=8))  # not scored yet
 
     def change(run: Run) -> None:
@@ -332,7 +330,7 @@ def test_a_changed_shard_is_scored_again_or_refused(tiny: Detector, tmp_path: Pa
 
 def test_missing_images_are_an_error_or_refused(tiny: Detector, tmp_path: Path) -> None:
     source, out = image_folder(tmp_path / "in", 6), tmp_path / "scores"
-    score_to(tiny, source, out, per_part=3, rank=0, world=2)
+    score_first(1, tiny, source, out, per_part=3)
     (source / "000.png").unlink()  # scored already
     (source / "004.png").unlink()
     with pytest.raises(RunError, match=r"004\.png"):
@@ -354,7 +352,7 @@ def test_wrong_sources_and_folders_are_refused(tiny: Detector, tmp_path: Path) -
             score_to(tiny, source, inside)
     with pytest.raises(RunError):
         read_scores(tmp_path)
-    score_to(tiny, (str(path) for path in sorted(source.iterdir())), out, per_part=2, rank=0, world=2)
+    score_first(1, tiny, (str(path) for path in sorted(source.iterdir())), out, per_part=2)
     with pytest.raises(RunError, match="1 of 2"):
         read_scores(out)
     assert read_scores(out, allow_incomplete=True).count_rows() == 2
@@ -367,7 +365,7 @@ def test_names_that_are_not_unicode_are_escaped_and_found_again(tiny: Detector, 
     shutil.copy(folder / "000.png", os.fsdecode(os.fsencode(folder) + b"/caf\xe9.png"))
     (folder / "b[0].png").write_bytes((folder / "001.png").read_bytes())
     out = tmp_path / "scores"
-    score_to(tiny, folder, out, per_part=1, rank=0, world=2)
+    score_first(2, tiny, folder, out, per_part=1)
     score_to(tiny, folder, out)
     assert stored_names(out) == ["000.png", "001.png", "b[0].png", "caf\\xe9.png"]
 
@@ -376,13 +374,11 @@ def test_a_second_process_adds_to_the_plan_of_the_first(
     tiny: Detector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between the listing of one process and its plan, another process writes a plan of fewer images."""
-    from discopatch.batch.output import OutputFolder
-
     source, out = image_folder(tmp_path / "in", 3), tmp_path / "scores"
     create, first = OutputFolder.create, [True]
 
     def late(self: OutputFolder, name: str, content: bytes) -> bool:
-        if first:
+        if first and "plan" in name:
             first.clear()
             score_to(tiny, [str(source / "001.png")], out)
         return create(self, name, content)
@@ -410,3 +406,19 @@ def test_stored_scores_are_decided_again_at_another_rate(tiny: Detector, tmp_pat
     with pytest.raises(RunError, match="detector"):
         rescore(scores, new_detector(head="logit").fit(one_camera(40), workers=1), tmp_path / "third")
     assert contents(scores) == before
+
+
+def test_the_plan_of_loose_images_takes_some_bytes_each(tiny: Detector, tmp_path: Path) -> None:
+    names = [f"/images/camera-{number // 100:03d}/2026-11-01_{number:07d}.jpg" for number in range(20_000)]
+
+    def planned() -> tuple[Part, ...]:
+        return begin_scores(tmp_path / "scores", tiny, (Item(name, Path(name)) for name in names)).parts
+
+    planned()
+    tracemalloc.start()
+    parts = planned()
+    gc.collect()
+    ours = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(True, "*/discopatch/*")])
+    tracemalloc.stop()
+    assert [name for part in parts for name in part.names] == names
+    assert sum(each.size for each in ours.statistics("filename")) < 10 * len(names)

@@ -1,16 +1,24 @@
 """`discopatch score --out` and `discopatch rescore` as they are typed."""
 
+import json
 import os
+import shutil
+from datetime import datetime
 from pathlib import Path
+from threading import Timer
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from discopatch import Detector
 from discopatch.batch import read_scores
-from tests.batch.samples import image_folder, shard_folder
+from discopatch.batch.claims import Claims
+from discopatch.batch.output import OutputFolder, part_schema
+from tests.batch.samples import image_folder, part_files, shard_folder
 from tests.images.test_tar import write_shard
 
-from .conftest import Finished, Run, assert_error, assert_usage_error
+from .conftest import Finished, Run, assert_error
 
 
 @pytest.fixture(scope="module")
@@ -45,16 +53,55 @@ def test_scores_are_written_and_summed_up(score: Run, detector: Detector, materi
     assert again.err.splitlines() == [first]
 
 
-def test_a_rank_says_what_is_left(score: Run, tmp_path: Path) -> None:
-    finished = score("--rank", "0/3")
+def test_parts_of_another_process_are_watched_and_taken_when_it_has_ended(
+    score: Run, detector: Detector, tmp_path: Path
+) -> None:
+    score()
+    (_, part, _) = parts = part_files(tmp_path / "scores")
+    before = [path.read_bytes() for path in parts]
+    part.unlink()
+    claims = Claims(OutputFolder.open(tmp_path / "scores"), part_schema(detector.component_names))
+    claims.take(part.name)
+    Timer(2.5, claims.release, [part.name]).start()
+    finished = score()
     assert finished.status == 0
-    lines = finished.err.splitlines()
-    assert "1 of 3 parts" in lines[0]
-    assert "rank 0 of 3: 1 of" in lines[2]
-    assert "2 parts" in lines[3]
-    assert "3 of 3 parts, 9 images" in score("--rank", "0/1").err
-    for wrong in ("0", "a/b"):
-        assert_usage_error(score("--rank", wrong), "--rank")
+    assert finished.err.startswith("1 part claimed by other processes")
+    assert "scored now: 1 part, " in finished.err
+    assert [path.read_bytes() for path in part_files(tmp_path / "scores")] == before
+
+
+def test_columns_of_tables_are_kept(score: Run, material: Path, tmp_path: Path) -> None:
+    rows = [{"id": number, "image": (material / "in" / "000.png").read_bytes(), "label": "a"} for number in range(3)]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "a.parquet")
+    assert score("--keep", "id,label", source=tmp_path / "a.parquet").status == 0
+    found = read_scores(tmp_path / "scores").to_table().select(["id", "label"])
+    assert found.to_pydict() == {"id": [0, 1, 2], "label": ["a"] * 3}
+    assert_error(score("--keep", "kind", source=tmp_path / "a.parquet", out="b"), "kind", "id, image, label")
+    assert_error(score("--keep", "id", out="b"), "no columns")
+
+
+def test_progress_is_appended_to_a_file(
+    score: Run, material: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("discopatch.batch.run.MINUTE", 0.05)
+    source, file = tmp_path / "in", tmp_path / "progress.jsonl"
+    shutil.copytree(material / "in", source)
+    (source / "bad.png").write_text("no image")
+    for part in range(2):
+        assert score("--progress", file, source=source).status == 0
+        lines = list(map(json.loads, file.read_text().splitlines()))
+        assert [line["event"] for line in lines].count("end") == part + 1
+        if part == 0:
+            first, *between, last = lines
+            assert (first["event"], first["images"], first["parts_left"]) == ("start", 0, 4)
+            assert first["seconds_left"] is None
+            assert {line["event"] for line in between} == {"running"}
+            assert (last["images"], last["refused"], last["parts"], last["parts_left"]) == (10, 1, 4, 0)
+            assert last["seconds_left"] == 0
+            assert last["images_per_second"] == pytest.approx(10 / last["seconds"], rel=0.1)
+            assert datetime.fromisoformat(last["time"]).tzinfo is not None
+    assert lines[-1]["images"] == 0
+    assert_error(score("--progress", tmp_path, source=source, out="b"), str(tmp_path))
 
 
 def test_refused_images_are_summed_up_and_fail_only_where_none_is_left(
@@ -123,7 +170,6 @@ def test_a_gate_decides_about_all_parts(score: Run, run: Run, material: Path, de
         assert written.status == printed.status
         assert written.err.splitlines()[-1] == printed.err.splitlines()[-1]
     assert score("--fail-on", "folder", source="broken", out="broken").status == 4
-    assert_usage_error(score("--fail-on", "any", "--rank", "0/2"), "--rank")
 
 
 def test_rescoring_at_another_rate(

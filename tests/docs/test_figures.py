@@ -84,6 +84,10 @@ def test_the_memory_and_the_overhead_of_batch_scoring() -> None:
     pattern = rf"over ([\d,]+) images in shards \({run['weights']}, (\d+) images/s .* stayed at (\d+) to (\d+) MiB"
     expected = [run["images"], run["images a second"], min(memory), max(memory)]
     assert figures("batch.md", pattern) == pytest.approx(expected, abs=0.51)
+    plan = results("scale")["plan"]
+    pattern = r"Of ([\d,]+) loose images the plan takes (\d+) bytes each in every process, and (\d+) while"
+    expected = [plan["images"], plan["bytes an image"], plan["bytes an image, at most"]]
+    assert figures("batch.md", pattern) == pytest.approx(expected, abs=0.51)
     two_cores, gpu = (each["seconds"] for each in results("ray-overhead").values())
     plain, running, started = map(mean, two_cores.values())
     pattern = r"takes (\d+) % longer than .* images, (\d+) % with the start of a cluster, and (\d+) seconds longer"

@@ -64,7 +64,7 @@ def test_images_are_scored_explained_kept_and_found_again(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    settings = {"detectors": {NAME: detector_file}, "history": tmp_path / "history.sqlite", "port": port}
+    settings = {"detectors": {NAME: detector_file}, "history": str(tmp_path / "history.sqlite"), "port": port}
     page = recorded.page
     page.add_init_script("window.alerts = 0; window.alert = () => alerts++")
     with served(**settings) as address:

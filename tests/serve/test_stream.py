@@ -105,11 +105,12 @@ def test_a_request_with_the_key_of_an_earlier_one_gets_its_answer_and_counts_onc
     assert send("a", camera_files(1)).status_code == 422
     assert send("a", params={"count": "false"}).status_code == 422
     assert send("x" * 256).status_code == 422
-    monkeypatch.setattr("discopatch.serve.service.KEPT_ANSWERS", 6)
+    monkeypatch.setattr("discopatch.history.KEPT_ANSWERS", 6)
     for key in ("b", "c"):
         assert send(key).status_code == 200
     assert client.get(MONITOR).json()["images"] == 6
-    assert len(client.app.state.service._answers) == 2, "the oldest key is forgotten"  # type: ignore[attr-defined]
+    answers = client.app.state.service.history.rows("SELECT key FROM answers")  # type: ignore[attr-defined]
+    assert sorted(answers) == [("b",), ("c",)], "the oldest key is forgotten"
     assert send("c").status_code == 200
     assert client.get(MONITOR).json()["images"] == 6
 
@@ -145,7 +146,7 @@ def test_the_monitor_is_that_of_the_library(serve: Serve, detector: Detector) ->
 
 
 def test_history_comes_back_in_pages_and_after_a_restart(serve: Serve, detector: Detector, tmp_path: Path) -> None:
-    client, files = serve(history=tmp_path / "history.sqlite"), [*camera_files(5), ("bad.png", b"x")]
+    client, files = serve(history=str(tmp_path / "history.sqlite")), [*camera_files(5), ("bad.png", b"x")]
     for file in files:
         client.post(SCORE, files=form([file]))
     wait_until(lambda: client.get(RECENT).json()["images"] == 6)
@@ -160,7 +161,7 @@ def test_history_comes_back_in_pages_and_after_a_restart(serve: Serve, detector:
     assert client.get(entries[1]["thumbnail"]).content[:2] == b"\xff\xd8"
     before = client.get(MONITOR).json()
     client.__exit__(None, None, None)
-    second = serve(history=tmp_path / "history.sqlite")
+    second = serve(history=str(tmp_path / "history.sqlite"))
     assert second.get(MONITOR).json() == before
     assert second.get(RECENT).json()["entries"] == entries
 
@@ -168,7 +169,7 @@ def test_history_comes_back_in_pages_and_after_a_restart(serve: Serve, detector:
 def test_a_full_disk_loses_nothing_and_scoring_goes_on(
     serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client, transaction, is_full = serve(history=tmp_path / "history.sqlite"), History.transaction, True
+    client, transaction, is_full = serve(history=str(tmp_path / "history.sqlite")), History.transaction, True
 
     def fail(self: History) -> Any:
         if is_full:

@@ -106,3 +106,13 @@ def test_benchmark_runs_are_published(data: Path, tmp_path: Path) -> None:
     assert "natural: not measured" in run("tables", "publish", tmp_path, "--docs", tmp_path / "docs", folder=tmp_path)
     for name in ("natural", "natural-protocols"):
         assert run("tables", "table", name, "--docs", ROOT / "docs", folder=tmp_path).count("| DisCoPatch") > 1
+
+
+@pytest.mark.nightly
+def test_the_service_survives_a_minute_of_mixed_load(export_folder: Path, tmp_path: Path) -> None:
+    assert "| exit status | 0 |" in run(
+        "soak", export_folder, "--minutes", 1, "--out", tmp_path / "out.json", folder=tmp_path
+    )
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert found["kills"] == 1
+    assert found["answered images"] > 50

@@ -4,26 +4,27 @@ Manifest and plan are Parquet files of the same columns without rows, and carry 
 of a folder of Parquet skip them, or find no rows in them.
 """
 
-import gzip
 import hashlib
+import io
 import json
 import os
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from itertools import groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 import msgspec
 import numpy as np
 
+from discopatch.batch.kept import kept_schema, with_kept
 from discopatch.batch.output import OutputFolder, carried, carrier, part_schema, to_parquet
-from discopatch.errors import ImageError, ParameterError, RunError, SchemaError
-from discopatch.images import Item, Limits, Refusal, RefusalReason, RefusalReport, Shard, Source, list_source
-from discopatch.images.items import Reading, stamp_of
-from discopatch.images.stores import StorePath, parse
+from discopatch.batch.plan import NOTHING, OTHER_FOLDER, Listing, Part, from_lines, plan_parts, to_lines
+from discopatch.errors import ParameterError, RunError, SchemaError
+from discopatch.images import Refusal, RefusalReason, RefusalReport, list_source
+from discopatch.images.items import Reading
+from discopatch.images.stores import parse
 from discopatch.results import UNUSUAL_SHAPE, FittedDetector, Prediction
 from discopatch.schema import Digest, Name, Positive, between, load_json, read_fields
 from discopatch.utils import resolved
@@ -33,61 +34,8 @@ if TYPE_CHECKING:
     import pyarrow.dataset
 
 MANIFEST, PLAN = "_manifest.parquet", "_plan-{:05d}.parquet"
-OTHER_FOLDER = "choose another folder"
 NOTES = b"discopatch"  # key of the metadata of a part, where something was passed over
-SAME_OR_OTHER = f"give the same source, or {OTHER_FOLDER}"
 Out = str | os.PathLike[str] | OutputFolder
-
-
-@dataclass(frozen=True)
-class Part:
-    """One shard, or some loose images, scored and written as one.
-
-    names: of the images, or of the shard, in the order of the source.
-    version: size and time of change of a shard; None for loose images.
-    entries: images and shards that are not simply the local file with that name.
-    """
-
-    number: int
-    names: tuple[str, ...]
-    version: str | None = None
-    entries: Mapping[str, Item | Shard] = field(default_factory=dict, compare=False, repr=False)
-
-    @classmethod
-    def of(
-        cls, number: int, names: tuple[str, ...], listed: Mapping[str, Item | Shard | None], version: str | None = None
-    ) -> Self:
-        """The part with the entries that are listed; `version` is that of a shard that is not."""
-        entries = {name: entry for name in names if (entry := listed.get(name)) is not None}
-        shard = entries.get(names[0])
-        return cls(number, names, version_of(shard) if isinstance(shard, Shard) else version, entries)
-
-    @cached_property
-    def file(self) -> str:
-        """The name of its Parquet file: the number, and a digest of names and version."""
-        digest = hashlib.sha256(repr(self.version).encode())
-        for name in self.names:
-            digest.update(b"\0" + os.fsencode(name))
-        return f"part-{self.number:06d}-{digest.hexdigest()[:16]}.parquet"
-
-    @property
-    def images(self) -> int | None:
-        """The number of images; None for a shard."""
-        return len(self.names) if self.version is None else None
-
-    @property
-    def source(self) -> list[Item | Shard]:
-        """Its images, as `predict` takes them."""
-        return [self.entries.get(name) or Item(name, Path(name)) for name in self.names]
-
-    def check_unchanged(self) -> None:
-        """Raises RunError if the shard is not the one that was planned any more."""
-        shard = self.entries.get(self.names[0])
-        if self.version is None or not isinstance(shard, Shard):
-            return
-        found = shard.place.found() if isinstance(shard.place, StorePath) else shard.place
-        if found is None or version_of(replace(shard, place=found)) != self.version:
-            raise RunError(f"{shard.name} was changed while it was scored: run the command again when it is complete")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,14 +43,15 @@ class Manifest:
     """The detector and the settings with which a folder was begun."""
 
     kind: Literal["scores"] = "scores"
-    format: Literal[3] = 3
+    format: Literal[4] = 4
     detector: Digest
     calibration: Digest  # of the calibration scores
     false_alarm_rate: Annotated[float, between(0, 1)]
     components: tuple[Name, ...]
     max_pixels: Positive
     max_bytes: Positive
-    per_part: Positive = 10_000  # loose images
+    per_part: Positive = 10_000  # images, about
+    keep: tuple[Name, ...] = ()  # columns of the tables
 
     @classmethod
     def of(cls, detector: FittedDetector) -> Self:
@@ -122,13 +71,15 @@ class Manifest:
         if not out.has(MANIFEST):
             return None
         try:
-            return read_fields(cls, load_json(carried(out.read(MANIFEST))), where="manifest")
+            found = load_json(carried(out.read(MANIFEST)))
+            if isinstance(found, dict) and found.get("format") in range(cls.format):
+                raise RunError(f"{out.name} is of an older discopatch: finish it with that one, or {OTHER_FOLDER}")
+            return read_fields(cls, found, where="manifest")
         except SchemaError as error:
             raise RunError(f"{out.name}/{MANIFEST}: {error}: update discopatch, or {OTHER_FOLDER}") from None
 
-    def to_bytes(self) -> bytes:
-        content = msgspec.json.format(msgspec.json.encode(asdict(self)), indent=1) + b"\n"
-        return carrier(content, part_schema(self.components))
+    def to_bytes(self, schema: "pyarrow.Schema") -> bytes:
+        return carrier(msgspec.json.format(msgspec.json.encode(asdict(self)), indent=1) + b"\n", schema)
 
     def check_same(self, wanted: "Manifest", name: str) -> None:
         """Raises RunError with the first difference."""
@@ -169,6 +120,13 @@ class ScoresFolder:
         self.out, self.manifest, self.parts, self.again = out, manifest, parts, again
         self.reading = Reading() if reading is None else reading
 
+    @cached_property
+    def schema(self) -> "pyarrow.Schema":
+        """The columns of all files of the folder, of which those that are kept come last."""
+        from pyarrow.parquet import read_schema
+
+        return read_schema(io.BytesIO(self.out.read(MANIFEST)))
+
     def is_scored(self, part: Part) -> bool:
         """Whether a part has its scores, and is not to be scored once more."""
         return part.file not in self.again and self.out.has(part.file)
@@ -179,9 +137,9 @@ class ScoresFolder:
         return [part for part in self.parts if part.file in names]
 
     def write(self, part: Part, table: "pyarrow.Table") -> None:
-        """Writes the scores of a part, unless its shard has changed in the meantime."""
+        """Writes the scores of a part with its kept columns, unless its shard has changed in the meantime."""
         part.check_unchanged()
-        self.out.write(part.file, to_parquet(table))
+        self.out.write(part.file, to_parquet(with_kept(table, part, self.schema)))
 
     def dataset(self, *, allow_incomplete: bool = False) -> "pyarrow.dataset.Dataset":
         """As `read_scores`."""
@@ -197,8 +155,8 @@ class ScoresFolder:
         """The scores of some parts that are done."""
         import pyarrow.dataset
 
-        paths, schema = [self.out.place(part.file) for part in parts], part_schema(self.manifest.components)
-        return pyarrow.dataset.dataset(paths, schema=schema, format="parquet", filesystem=self.out.filesystem)
+        paths = [self.out.place(part.file) for part in parts]
+        return pyarrow.dataset.dataset(paths, schema=self.schema, format="parquet", filesystem=self.out.filesystem)
 
     def summary(self) -> Summary:
         """Counts the images of all parts that are done, and what was not read."""
@@ -210,13 +168,15 @@ class ScoresFolder:
         data, reading = self.scores(parts), found.reading
         found.unusual_shapes = data.count_rows(filter=field("caution") == UNUSUAL_SHAPE)
         found.flagged = data.count_rows(filter=field("is_ood"))
+        damaged = 0  # of one shard, several parts may be
         for batch in data.to_batches(columns=["name", "error", "shard", "row"], filter=field("error").is_valid()):
             for name, error, shard, row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                 if shard is not None and row is None:
                     reading.damaged[name] = error
+                    damaged += 1
                 else:
                     found.refusals.add(Refusal(name, RefusalReason(error.partition(":")[0]), ""))
-        found.refusals.accepted = data.count_rows() - found.refusals.count - len(reading.damaged)
+        found.refusals.accepted = data.count_rows() - found.refusals.count - damaged
         for fragment in data.get_fragments():
             notes = json.loads((fragment.metadata.metadata or {}).get(NOTES, b"{}"))
             reading.pass_over(*notes.get("names", ()), count=notes.get("passed_over", 0))
@@ -243,7 +203,7 @@ def open_scores(out: Out) -> ScoresFolder:
     folder = OutputFolder.open(out)
     if (manifest := Manifest.read(folder)) is None:
         raise RunError(f"{folder.name} has no scores: give the folder that `discopatch score --out` wrote")
-    return ScoresFolder(folder, manifest, tuple(read_plans(folder)[0]))
+    return ScoresFolder(folder, manifest, tuple(read_plans(folder)[0].values()))
 
 
 def read_scores(out: Out, *, allow_incomplete: bool = False) -> "pyarrow.dataset.Dataset":
@@ -263,6 +223,7 @@ def begin_scores(
     allow_missing: bool = False,
     retry: bool = False,
     member: str | None = None,
+    keep: Sequence[str] = (),
 ) -> ScoresFolder:
     """The folder for the scores of a source, begun now or continued; with `retry` parts with refused images are left.
 
@@ -275,23 +236,22 @@ def begin_scores(
     check_outside(source, folder)
     folder.prepare()
     manifest = Manifest.read(folder)
-    wanted = replace(wanted, per_part=per_part or (manifest or wanted).per_part)
+    wanted = replace(wanted, per_part=per_part or (manifest or wanted).per_part, keep=tuple(keep))
     (manifest or wanted).check_same(wanted, folder.name)
     while True:
         before, generation = read_plans(folder)
-        again = ScoresFolder(folder, wanted, tuple(before)).refused() if retry else frozenset[str]()
+        again = ScoresFolder(folder, wanted, tuple(before.values())).refused() if retry else frozenset[str]()
         found = list_source(source, member=member)
-        listed = list_entries(found, detector.limits)
-        done = folder.names() - again
-        parts, new = plan_parts(listed, before, done, wanted.per_part, allow_missing=allow_missing)
-        for part in new:  # of another version than the one that was scored
-            if part.number < len(before) and before[part.number].file in again:
-                folder.remove(before[part.number].file)
-        rows = [(part.number, part.version, part.names) for part in new]
-        content = gzip.compress(json.dumps(rows).encode(), compresslevel=1, mtime=0)
-        if not new or folder.create(PLAN.format(generation), carrier(content, part_schema(wanted.components))):
+        parts, changed, replaced = plan_parts(
+            Listing(found, detector.limits), before, folder.names(), again, wanted.per_part, allow_missing=allow_missing
+        )
+        for part in replaced:
+            folder.remove(part.file)
+        schema = None if manifest is None else ScoresFolder(folder, manifest, ()).schema
+        schema = kept_schema(changed, wanted.keep, part_schema(wanted.components), schema)
+        if not changed or folder.create(PLAN.format(generation), carrier(to_lines(changed), schema)):
             break
-    if manifest is None and not folder.create(MANIFEST, wanted.to_bytes()):
+    if manifest is None and not folder.create(MANIFEST, wanted.to_bytes(schema)):
         open_scores(folder).manifest.check_same(wanted, folder.name)
     return ScoresFolder(folder, wanted, tuple(parts), again, found.reading)
 
@@ -307,15 +267,14 @@ def check_outside(source: object, out: OutputFolder) -> None:
                 raise ParameterError(f"{out.name} lies in {top}, among the images: {OTHER_FOLDER}")
 
 
-def read_plans(out: OutputFolder) -> tuple[list[Part], int]:
-    """All planned parts, and the number of plan files; later files replace parts whose shard has changed."""
+def read_plans(out: OutputFolder) -> tuple[dict[int, Part], int]:
+    """All planned parts by number, and the number of plan files; later files replace parts whose shard has changed."""
     found: dict[int, Part] = {}
     generation = 0
     while out.has(PLAN.format(generation)):
-        rows = json.loads(gzip.decompress(carried(out.read(PLAN.format(generation)))))
-        found |= {number: Part(number, tuple(names), version) for number, version, names in rows}
+        found |= {part.number: part for part in from_lines(carried(out.read(PLAN.format(generation))))}
         generation += 1
-    return [found[number] for number in sorted(found)], generation
+    return {number: found[number] for number in sorted(found) if found[number].packed != NOTHING}, generation
 
 
 def rescore(scores: Out, detector: FittedDetector, out: Out) -> ScoresFolder:
@@ -333,7 +292,7 @@ def rescore(scores: Out, detector: FittedDetector, out: Out) -> ScoresFolder:
     new.prepare()
     for generation in range(read_plans(old.out)[1]):
         new.create(PLAN.format(generation), old.out.read(PLAN.format(generation)))
-    if not new.create(MANIFEST, replace(old.manifest, false_alarm_rate=own.false_alarm_rate).to_bytes()):
+    if not new.create(MANIFEST, replace(old.manifest, false_alarm_rate=own.false_alarm_rate).to_bytes(old.schema)):
         raise RunError(f"{new.name} holds other scores: {OTHER_FOLDER}")
     folder = open_scores(new)
     done = folder.done()
@@ -343,66 +302,3 @@ def rescore(scores: Out, detector: FittedDetector, out: Out) -> ScoresFolder:
             is_ood = pyarrow.compute.greater(table["score"], detector.threshold_)
             folder.write(part, table.set_column(table.column_names.index("is_ood"), "is_ood", is_ood))
     return folder
-
-
-# The plan of parts.
-
-
-def plan_parts(
-    listed: Mapping[str, Item | Shard | None],
-    before: Sequence[Part],
-    done: Container[str],
-    per_part: int,
-    *,
-    allow_missing: bool,
-) -> tuple[list[Part], list[Part]]:
-    """All parts by number, and those that are new or have a changed shard.
-
-    Each shard is one part, and each `per_part` successive loose images. Parts that were planned `before` stay, new
-    images become new parts. Raises RunError if the source contradicts the files that are `done`, or lacks planned
-    images, unless they are loose and `allow_missing`.
-    """
-    parts = [Part.of(part.number, part.names, listed, part.version) for part in before]
-    new = [part for part, old in zip(parts, before, strict=True) if part.version != old.version]
-    for part in new:
-        if (old := before[part.number].file) in done:
-            raise RunError(
-                f"{part.names[0]} was changed after it was scored: restore it, remove {old}, or --retry a damaged one"
-            )
-    known = {name for part in before for name in part.names}
-    if known and known.isdisjoint(listed):
-        raise RunError(f"the folder was begun with a source that had {before[0].names[0]}: {SAME_OR_OTHER}")
-    for number, part in enumerate(parts):
-        missing = [name for name in part.names if name not in listed] if part.file not in done else []
-        if missing and (part.version is not None or not allow_missing):
-            remedy = SAME_OR_OTHER if part.version is not None else "count such images as refused with --allow-missing"
-            raise RunError(f"{missing[0]} was planned and is gone from the source: put it back, or {remedy}")
-        error = ImageError(RefusalReason.MISSING, "planned, but no longer in the source: put it back")
-        parts[number] = replace(part, entries={**part.entries, **{name: Item(name, error) for name in missing}})
-    unknown = (name for name in listed if name not in known)
-    for is_shard, names in groupby(unknown, lambda name: isinstance(listed[name], Shard)):
-        while chunk := tuple(islice(names, 1 if is_shard else per_part)):
-            new.append(Part.of(len(parts), chunk, listed))
-            parts.append(new[-1])
-    return parts, new
-
-
-def list_entries(source: Source, limits: Limits) -> dict[str, Item | Shard | None]:
-    """The images and shards by name; None for a local image, whose name is its path.
-
-    Raises ParameterError for duplicate names, and for images in memory, which a later run could not find.
-    """
-    listed: dict[str, Item | Shard | None] = {}
-    for entry in source.entries(limits):
-        if isinstance(entry, Item) and not isinstance(entry.content, Path | StorePath | Exception):
-            raise ParameterError(f"{entry.name} is in memory, where a later run cannot find it: give paths")
-        if entry.name in listed:
-            raise ParameterError(f"{entry.name} is in the source twice: give each image once")
-        is_local = isinstance(entry, Item) and isinstance(entry.content, Path) and str(entry.content) == entry.name
-        listed[entry.name] = None if is_local else entry
-    return listed
-
-
-def version_of(shard: Shard) -> str:
-    """Size and time of change of a shard, in a store as it was listed."""
-    return " ".join(map(str, stamp_of(shard.place)))

@@ -4,6 +4,7 @@ Predictions become Arrow tables and Parquet files: the same rows give the same b
 """
 
 import os
+import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 OBJECT_STORES = ("s3", "gcs", "abfs")  # a file becomes visible when its upload ends
 ROW_GROUP = 10_000  # rows
+SETTLED = 0.3  # seconds after which the last of several processes that create a file in a store at once has written it
 _MARK = 4  # bytes of the mark at both ends of a Parquet file, and of the length of the footer
 
 
@@ -49,6 +51,10 @@ class OutputFolder:
     def local(self) -> Path | None:
         """The folder, if it is on a disk."""
         return Path(self.path) if self.filesystem.type_name == "local" else None
+
+    def below(self, name: str) -> "OutputFolder":
+        """A folder inside."""
+        return OutputFolder(self.filesystem, self.place(name), f"{self.name}/{name}", self._uri)
 
     def place(self, name: str) -> str:
         """The path of a file in the file system."""
@@ -107,6 +113,7 @@ class OutputFolder:
             write_atomically(self.local / name, lambda path: path.write_bytes(content), replace=False)
         elif not self.has(name):
             self.write(name, content)
+            time.sleep(SETTLED)
         return self.read(name) == content
 
 

@@ -5,17 +5,18 @@ import os
 import signal
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from discopatch.batch.batch_scorer import Packed, load_detector, pack
-from discopatch.batch.folder import MANIFEST, Out, Part, ScoresFolder, begin_scores
-from discopatch.batch.run import Progress, Ranks, Run, score_parts
+from discopatch.batch.folder import MANIFEST, Out, ScoresFolder, begin_scores
+from discopatch.batch.plan import Part
+from discopatch.batch.run import PAUSE, Progress, Run, score_parts
 from discopatch.errors import DiscopatchError, ParameterError, RunError, StoreError, WorkerError
-from discopatch.images import Processes, Workers
+from discopatch.images import Item, Processes, Workers
 from discopatch.utils import require
 
 ATTEMPTS = 3
@@ -35,6 +36,7 @@ def score_on_ray(
     allow_missing: bool = False,
     retry: bool = False,
     member: str | None = None,
+    keep: Sequence[str] = (),
     address: str | None = None,
     actors: int | None = None,
     progress: Progress | None = None,
@@ -52,11 +54,11 @@ def score_on_ray(
         raise ParameterError(f"actors is {actors}: give at least 1")
     packed = pack(Path(detector))
     loaded = load_detector(packed, None, options)
-    folder = begin_scores(
-        out, loaded, source, per_part=per_part, allow_missing=allow_missing, retry=retry, member=member
-    )
-    run = Run(folder, Ranks(), progress)
-    if run.todo:
+    shared: dict[str, Any] = {"allow_missing": allow_missing, "retry": retry, "member": member, "keep": keep}
+    folder = begin_scores(out, loaded, source, per_part=per_part, **shared)
+    with Run(folder, progress) as run:
+        if not run.todo:
+            return run
         with connected_ray(address) as ray:
             count, cores, gpus = find_room(ray, actors, options.get("device", "auto"))
             kind = ray.remote(num_cpus=cores, num_gpus=gpus)(PartActor)
@@ -78,22 +80,36 @@ def score_on_ray(
 
 
 def give_parts(ray: Any, run: Run, count: int, new_actor: Callable[[], Any]) -> None:
-    """Gives part after part to `count` actors that have started; a new actor replaces one that fails."""
-    waiting, failures, interruptions = deque(run.todo), Counter[Part | None](), Counter[Part | None]()
+    """Gives part after part to `count` actors that have started; a new actor replaces one that fails.
+
+    The claims are those of this process, so that a part whose actor has ended is given to another at once.
+    """
+    again, failures, interruptions = deque[Part](), Counter[Part | None](), Counter[Part | None]()
     tasks: dict[Any, tuple[Any, Part | None]] = {}  # the actor and the part of each task, None while the actor starts
+    idle = list[Any]()
 
     def start_actor() -> None:
         actor = new_actor()
         tasks[actor.start.remote()] = actor, None
 
-    for _ in range(min(count, len(waiting))):
+    for _ in range(min(count, len(run.todo))):
         start_actor()
     while run.left:
-        (task, *_), _ = ray.wait(list(tasks))
-        actor, part = tasks.pop(task)
-        images = None
+        while idle and (part := again.popleft() if again else run.next_part()) is not None:
+            actor = idle.pop()
+            tasks[actor.score.remote(part)] = actor, part
+        if not run.left:
+            return
+        if not tasks:
+            run.watch()
+            continue
+        ready, _ = ray.wait(list(tasks), timeout=PAUSE if run.claimed else None)
+        if not ready:
+            run.watch(0)
+            continue
+        actor, part = tasks.pop(ready[0])
         try:
-            images = ray.get(task)
+            scored = ray.get(ready[0])
         except ray.exceptions.RayError as error:
             reason = reason_of(error)
             interrupted = is_interruption(error) and interruptions[part] < INTERRUPTIONS
@@ -105,20 +121,16 @@ def give_parts(ray: Any, run: Run, count: int, new_actor: Callable[[], Any]) -> 
                 ) from error
             if part is not None and is_last:
                 run.failed[part] = reason
+                run.end_part(part, is_written=False)
             elif part is not None:
-                waiting.append(part)
+                again.append(part)
             ray.kill(actor)  # the process may be broken, such as its GPU
-            if waiting:
-                start_actor()
+            start_actor()
         else:
             failures[None] = 0
-            run.parts += images is not None
-            run.elsewhere += part is not None and images is None
-            if waiting:
-                following = waiting.popleft()
-                tasks[actor.score.remote(following)] = actor, following
-        if part is not None:
-            run.report(images or 0)
+            idle.append(actor)
+            if part is not None:
+                run.end_part(part, *scored or (), is_written=scored is not None)
 
 
 def reason_of(error: Exception) -> str:
@@ -167,19 +179,20 @@ class PartActor:
             )
         self._detector = self._load()
 
-    def score(self, part: Part) -> int | None:
-        """Writes the scores of a part; the number of images, or None if another process wrote them."""
+    def score(self, part: Part) -> tuple[int, int] | None:
+        """Writes the scores of a part; the numbers of images and of refused ones, or None if others wrote them."""
         if self._folder.is_scored(part):
             return None
         check_visible(part)
         ((_, table),) = score_parts(self._detector, [part], workers=self._workers)
         self._folder.write(part, table)
-        return int(table.num_rows)
+        return table.num_rows, table.num_rows - table["error"].null_count
 
 
 def check_visible(part: Part) -> None:
     """Raises RunError if this node sees none of the local images, which would all count as missing."""
-    if not part.entries and not any(Path(name).exists() for name in part.names):
+    places = [each.content if isinstance(each, Item) else None for each in part.source]
+    if not any(not isinstance(place, Path) or place.exists() for place in places):
         raise RunError(
             f"{part.names[0]} is not visible on all nodes of the cluster: put the images on a network share or in an "
             "object store, and give absolute paths"

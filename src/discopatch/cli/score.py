@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -39,9 +39,8 @@ FAIL_RATE = "Largest share of normal folders that fail with --fail-on folder."
 GROUPS = "Which images belong together; one of each group counts for the folder. Default: as the detector was fitted."
 OUT = (
     "Folder to write Parquet to, one file for each shard or 10,000 images, instead of printing; it may be an address "
-    "such as s3://bucket/scores. The same command resumes a run that was stopped."
+    "such as s3://bucket/scores. The same command resumes a run that was stopped, and shares one that is at work."
 )
-RANK = "Number, from 0, and count of the processes that share the folder. Default: as torchrun or SLURM set it, or 0/1."
 MISSING = "Images that were planned and are gone from the source count as refused."
 RETRY = "Score parts with refused images or damaged shards again."
 MEMBER = (
@@ -49,6 +48,8 @@ MEMBER = (
     "Default: all images."
 )
 STRICT = "Exit with status 6 when files were passed over that are no images."
+KEEP = "Columns of Parquet tables that are written beside the scores, such as label,id."
+PROGRESS = "File to append a line of JSON about the progress to, at the start, each minute and at the end."
 RAY = "Score on a Ray cluster; auto: that of RAY_ADDRESS, or of this machine, or a new one here."
 
 
@@ -66,9 +67,10 @@ def score(
     member: Annotated[str | None, typer.Option(metavar="EXT[,EXT]", help=MEMBER)] = None,
     strict: Annotated[bool, typer.Option("--strict", help=STRICT)] = False,
     out: Annotated[str | None, part_option("--out", "-o", help=OUT)] = None,
-    rank: Annotated[str | None, part_option(metavar="I/N", help=RANK)] = None,
     allow_missing: Annotated[bool, part_option("--allow-missing", help=MISSING)] = False,
     retry: Annotated[bool, part_option("--retry", help=RETRY)] = False,
+    keep: Annotated[str | None, part_option(metavar="COLUMN[,COLUMN]", help=KEEP)] = None,
+    progress: Annotated[Path | None, part_option(metavar="FILE", help=PROGRESS)] = None,
     ray: Annotated[str | None, part_option(metavar="ADDRESS|auto", help=RAY)] = None,
     actors: Annotated[
         int | None, part_option(help="Actors of Ray. Default: one per GPU, or one per core.", min=1)
@@ -104,7 +106,14 @@ def score(
     load: dict[str, Any] = {"networks": networks or (), "device": device, "batch_size": batch_size, "decoder": decoder}
     load |= options.limits_of(max_pixels)
     ending: dict[str, Any] = {"allow_refused": allow_refused, "strict": strict}
-    parts: dict[str, Any] = {"rank": rank, "allow_missing": allow_missing, "retry": retry, "ray": ray, "actors": actors}
+    parts: dict[str, Any] = {
+        "keep": keep,
+        "progress": progress,
+        "allow_missing": allow_missing,
+        "retry": retry,
+        "ray": ray,
+        "actors": actors,
+    }
     if out is not None:
         if as_csv or as_json or report is not None or boxes is not None:
             raise typer.BadParameter("--out writes Parquet, in place of --csv, --json, --report and --boxes")
@@ -246,7 +255,8 @@ def score_to_folder(
     detector: str,
     out: str,
     *,
-    rank: str | None,
+    keep: str | None,
+    progress: Path | None,
     allow_missing: bool,
     retry: bool,
     member: str | None,
@@ -262,32 +272,26 @@ def score_to_folder(
     """
     import discopatch
     from discopatch.batch.ray_engine import score_on_ray
-    from discopatch.batch.run import find_ranks, score_to
+    from discopatch.batch.run import local_device, score_to
     from discopatch.images import DEFAULT_WORKERS
     from discopatch.utils import require
 
     require("pyarrow", extra="parquet")
     if ray is None and actors is not None:
         raise typer.BadParameter("--actors: for Ray; give --ray auto too")
-    if ray is not None and (rank is not None or workers is not None):
-        raise typer.BadParameter("--rank and --workers are for one process: with --ray give --actors")
-    number, _, world = ("0/1" if rank is None else rank).partition("/")
-    if not (number.isdecimal() and world.isdecimal()):
-        raise typer.BadParameter(f"{rank!r}: give number and count of the processes, such as --rank 0/4")
-    ranks = find_ranks() if rank is None and ray is None else find_ranks(int(number), int(world))
-    if is_gate and ranks.world > 1:
-        raise typer.BadParameter("--fail-on decides about all images: run it once more at the end, with --rank 0/1")
+    if ray is not None and workers is not None:
+        raise typer.BadParameter("--workers is for one process: with --ray give --actors")
     source, path = options.source_of(images), options.detector_of(detector).path
-    loaded = discopatch.load(path, **{**load, "device": ranks.device(load["device"])})
-    with shown_progress(console) as progress:
+    loaded = discopatch.load(path, **{**load, "device": local_device(load["device"])})
+    with shown_progress(console, progress) as shown:
         shared: dict[str, Any] = {
             "allow_missing": allow_missing,
             "retry": retry,
             "member": member,
-            "progress": progress,
+            "keep": () if keep is None else tuple(dict.fromkeys(keep.split(","))),
+            "progress": shown,
         }
         if ray is None:
-            shared |= {"rank": ranks.rank, "world": ranks.world}
             run = score_to(loaded, source, out, workers=DEFAULT_WORKERS if workers is None else workers, **shared)
         else:
             address = None if ray == "auto" else ray
@@ -297,19 +301,31 @@ def score_to_folder(
 
 
 @contextmanager
-def shown_progress(console: "Console") -> "Iterator[Progress]":
-    """A bar on a terminal; elsewhere, as in the log of a job, a line every half minute."""
-    last = time.monotonic()
+def shown_progress(console: "Console", file: Path | None) -> "Iterator[Progress]":
+    """A bar on a terminal; elsewhere, as in the log of a job, a line every half minute; and lines in a file."""
+    from discopatch.batch.run import progress_file
+    from discopatch.utils import counted
 
-    def print_line(run: "Run") -> None:
-        nonlocal last
-        if time.monotonic() - last >= BETWEEN_LINES:
+    last, noticed = time.monotonic(), False
+
+    def show(run: "Run") -> None:
+        nonlocal last, noticed
+        if follow is not None:
+            follow(run)
+        if run.watched and not noticed:
+            noticed = True
+            text = f"{counted(run.watched, 'part')} claimed by other processes: watched until scored or given up"
+            options.notice(console, text)
+        if console.is_terminal:
+            bar(run.images, run.total)
+        elif time.monotonic() - last >= BETWEEN_LINES:
             last = time.monotonic()
             place = f"part {len(run.todo) - run.left + 1:,} of {len(run.todo):,}"
             console.print(f"scoring: {place}, {run.images:,} images, {run.rate:,.3g} images/s", soft_wrap=True)
 
-    with options.progress_bar(console, "scoring") as bar:
-        yield (lambda run: bar(run.images, run.total)) if console.is_terminal else print_line
+    written = nullcontext() if file is None else progress_file(file)
+    with options.progress_bar(console, "scoring") as bar, written as follow:
+        yield show
 
 
 def show_summary(console: "Console", folder: "ScoresFolder", run: "Run | None" = None) -> "Summary":
@@ -322,10 +338,8 @@ def show_summary(console: "Console", folder: "ScoresFolder", run: "Run | None" =
     if run is not None and run.parts:
         count = f"{counted(run.parts, 'part')}, {run.images:,} images"
         lines.append(f"scored now: {count} in {run.seconds:,.0f} s, {run.rate:,.3g} images/s")
-    if run is not None and run.ranks.world > 1:
-        lines.append(f"rank {run.ranks.rank} of {run.ranks.world}: {run.before + len(run.todo):,} of the parts")
     if done < planned:
-        lines.append(f"left: {counted(planned - done, 'part')}; start the other ranks, or again with --rank 0/1")
+        lines.append(f"left: {counted(planned - done, 'part')}; run the command again")
     for line in lines:
         options.notice(console, line)
     if summary.refusals:

@@ -12,7 +12,8 @@ DETECTORS = (
     "Hugging Face hub, whose commit stays the same until the service ends."
 )
 HISTORY = (
-    "SQLite file for predictions and the monitor. Default: discopatch/serve-PORT.sqlite in the user's state folder."
+    "SQLite file for predictions and the monitor; or postgresql://USER@HOST/DATABASE, which services may share. "
+    "Default: discopatch/serve-PORT.sqlite in the user's state folder."
 )
 MAX_DECODED = "Pixels that all threads decode at the same time, for memory. Default: that of --max-pixels."
 CLIENT_RATE = "Images a minute of each token, or of each address without tokens. Default: no limit."
@@ -27,13 +28,13 @@ def serve(
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all.")] = "127.0.0.1",
     token_file: Annotated[Path | None, typer.Option(help=TOKENS)] = None,
     require_signature: Annotated[Path | None, typer.Option(metavar="KEY.pub", help=SIGNED)] = None,
-    history: Annotated[Path | None, typer.Option(help=HISTORY)] = None,
+    history: Annotated[str | None, typer.Option(metavar="FILE|URL", help=HISTORY)] = None,
     no_history: Annotated[bool, typer.Option("--no-history", help="Keep the last images in memory only.")] = False,
     keep: Annotated[int, typer.Option(help="Predictions of each detector in the history.", min=1)] = 100_000,
     rate: Annotated[float, typer.Option(help="Largest chance of a false alarm of the monitor, ever.")] = 0.01,
     device: options.Device = "auto",
     networks: options.Networks = None,
-    batch_size: Annotated[int, typer.Option(help=options.TOGETHER, min=1)] = 8,
+    batch_size: options.BatchSize = None,
     threads: Annotated[int | None, typer.Option(help=THREADS, min=1)] = None,
     max_pixels: options.MaxPixels = None,
     max_decoded: Annotated[int | None, options.size_option(help=MAX_DECODED)] = None,
@@ -61,7 +62,7 @@ def serve(
     from discopatch.serve.settings import ServeSettings
 
     if history is None and not no_history and port:
-        given["history"] = default_path(f"serve-{port}")
+        given["history"] = str(default_path(f"serve-{port}"))
     given |= {"detectors": detector_paths(detectors), "networks": tuple(networks or ())}
     run(ServeSettings(**given), announce=lambda address: print(address, flush=True))
 

@@ -34,6 +34,8 @@ SMALLEST_LEVEL, NEVER = 1.0, 1e12  # of a reason, in standard deviations of norm
 MAX_SIDE = 2**14  # pixels
 SILENT = 0.02  # standard deviations per descriptor, below which a change has no effect
 
+EMBEDDED = 192**2  # pixels in the middle of an image that the network embeds: a pass takes long
+MOST_EMBEDDED = 0.4  # share of the images
 AT_ONCE = 1 << 18  # pixels that are measured together; with fewer, threads contend for Python's lock
 
 Labels = NDArray[np.intp]
@@ -164,11 +166,14 @@ class ReasonModel(Fitted):
         """A model from normal images (B, H, W, 3).
 
         images: how many of the images are changed in each of the known ways; more take longer.
-        embed: that of the network, where it has an embedding; the same is needed to score.
+        embed: that of the network, where it has an embedding; the same is needed to score. Then no more than the share
+            MOST_EMBEDDED of the images is changed.
         groups: numbers of the images that belong together.
         """
         learnt, size, pixels = LearntChanges.load(), pixels.shape[1:3], central(pixels)
-        image, regions = examples_of(pixels, pixels[:images], learnt, embed, seed=seed)
+        has_embedding = embed(central(pixels[:1], EMBEDDED)).size > 0
+        chosen = pixels[: min(images, round(MOST_EMBEDDED * len(pixels))) if has_embedding else images]
+        image, regions = examples_of(pixels, chosen, learnt, embed, seed=seed)
         live = [number for number in range(len(PROBES)) if image.moves(number)]
 
         def fitted(chosen: NDArray[np.bool_]) -> tuple[ChangeModel, ChangeModel]:
@@ -200,7 +205,9 @@ class ReasonModel(Fitted):
         height, width = self.size.int().tolist()
         resized = np.array(Image.fromarray(pixels).resize((width, height), Image.Resampling.BICUBIC))
         middle = central(resized[None])
-        whole = self.image.evidence(np.hstack([self.learnt.describe(descriptors(middle)), embed(middle)]))
+        whole = self.image.evidence(
+            np.hstack([self.learnt.describe(descriptors(middle)), embed(central(middle, EMBEDDED))])
+        )
         parts = of_regions(self.regions.evidence(self.learnt.describe(descriptors(cut(middle)))))
         centres, spreads, _ = np.split(self.level.numpy()[:, None], [2, 4])
         image, local = (np.stack([whole[0], parts]) - centres) / spreads
@@ -223,11 +230,11 @@ def examples_of(
     taken = [np.random.default_rng([seed, 5, index]).permutation(regions) for index in range(len(chosen))]
     rows = np.concatenate([index * regions + np.sort(each[:LEARNT_REGIONS]) for index, each in enumerate(taken)])
     with ThreadPoolExecutor(DEFAULT_WORKERS) as pool:
-        found, embedded = [(measured(pixels, pool), measured(cut(pixels), pool))], [embed(pixels)]
+        found, embedded = [(measured(pixels, pool), measured(cut(pixels), pool))], [embed(central(pixels, EMBEDDED))]
         for _, form in FORMS:
             images = changed(form, chosen, seed=seed)
             found.append((measured(images, pool), measured(cut(images)[rows], pool)))
-            embedded.append(embed(images))
+            embedded.append(embed(central(images, EMBEDDED)))
     # All at once: a matrix product in between would leave BLAS threads spinning.
     whole, local = (learnt.describe(np.concatenate(each)) for each in zip(*found, strict=True))
     whole = np.hstack([whole, np.concatenate(embedded)])

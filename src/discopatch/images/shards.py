@@ -5,15 +5,17 @@ A column of a table holds encoded images as bytes, or structs of `bytes` and `pa
 
 import gzip
 import io
+import sys
 import tarfile
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from discopatch.errors import DiscopatchError, ImageError
 from discopatch.images.decode import SIGNATURE, is_archive, is_image_name, is_image_start, is_note, is_parquet
 from discopatch.images.image import DEFAULT_LIMITS, Limits, RefusalReason, check_bytes
-from discopatch.images.items import Item, Place, Reading, open_place, out_of_memory, unreadable
+from discopatch.images.items import Item, Place, Reading, open_place, out_of_memory, stamp_of, unreadable
 from discopatch.images.stores import StorePath
 from discopatch.utils import escaped, require
 
@@ -26,6 +28,7 @@ _BUFFER = 2**23  # bytes of one request to a store
 _GZIP = b"\x1f\x8b"
 _MAX_HEADERS = 2**20  # bytes before one member; a name and a few attributes take some thousands
 _END = bytes(tarfile.BLOCKSIZE)
+_SPLIT, _STORED = 2**17, 8  # bytes for each image of a range, above which an archive is split; times that in a store
 _LONGEST = 200  # characters of a library's message about a damaged file
 
 
@@ -37,6 +40,7 @@ class Shard:
         are read, such as "jpg" or "jpg,png"; None for all images.
     found: in a folder, where a table without images is left out.
     numbers: of the images that are read, from 0; None for all.
+    offset: of an archive, the byte where the first of `numbers`, then a range, begins.
     reading: notes what is not read.
     """
 
@@ -44,6 +48,7 @@ class Shard:
     column: str | None = None
     found: bool = False
     numbers: frozenset[int] | range | None = None
+    offset: int = 0
     reading: Reading = field(default_factory=Reading, compare=False, repr=False)
 
     @property
@@ -57,12 +62,18 @@ class Shard:
 
     def items(self, limits: Limits) -> Iterator[Item]:
         """The images in order; where the shard is damaged it is refused, and the images before that stay."""
-        last = None if self.numbers is None else max(self.numbers, default=0)
-        for number, item in enumerate(self._entries(limits)):
+        numbers = self.numbers[-1:] if isinstance(self.numbers, range) else self.numbers
+        last = None if numbers is None else max(numbers, default=0)
+        for number, item in enumerate(self._entries(limits), self.first):
             if item is not None:
                 yield item
             if number == last:
                 return
+
+    @property
+    def first(self) -> int:
+        """The number of the first image from where an archive is read."""
+        return self.numbers.start if self.offset and isinstance(self.numbers, range) else 0
 
     def is_read(self, number: int) -> bool:
         return self.numbers is None or number in self.numbers
@@ -88,6 +99,70 @@ class Shard:
         said = escaped(str(error).partition("\n")[0])[:_LONGEST]
         detail = f"cut short or damaged ({said}): copy or write it again; what came before was read"
         return ImageError(RefusalReason.TRUNCATED, detail)
+
+
+class Rows(NamedTuple):
+    """Successive images of a shard; the last ones are read on to its end.
+
+    first, images: the number of the first image, and how many they are.
+    offset: of an archive, the byte where they begin.
+    """
+
+    first: int
+    images: int
+    offset: int
+    is_last: bool
+
+    def of(self, shard: Shard) -> Shard:
+        """The shard of which these images are read."""
+        stop = sys.maxsize if self.is_last else self.first + self.images
+        return replace(shard, numbers=range(self.first, stop), offset=self.offset)
+
+
+def split_shard(shard: Shard, most: int) -> list[Rows | None]:
+    """The shard as ranges of about `most` images, of which only footers and headers are read; [None] for one range.
+
+    A table is split between row groups, an archive between members, if it is large and not compressed. In an object
+    store the headers cost a reading of the whole archive, so that only very large ones are split.
+    """
+    is_table = is_parquet(shard.place.name)
+    least = most * _SPLIT * (_STORED if isinstance(shard.place, StorePath) else 1)
+    if not is_table and (stamp_of(shard.place) or (0,))[0] <= least:
+        return [None]
+    begun, number = [(0, 0)], 0  # number and offset of the first image of each range
+    with suppress(Exception):  # of a damaged file the last range is read up to the damage
+        for images, offset in _groups(shard) if is_table else _counted_members(shard):
+            if begun[-1][0] < number > begun[-1][0] + most - max(images, 1):
+                begun.append((number, offset))
+            number += images
+    if begun[-1][0] == number > 0:  # what follows are no images
+        begun.pop()
+    ends = [*(first for first, _ in begun[1:]), number]
+    ranges = [Rows(each[0], end - each[0], each[1], each is begun[-1]) for each, end in zip(begun, ends, strict=True)]
+    return [*ranges] if len(ranges) > 1 else [None]
+
+
+def _groups(shard: Shard) -> Iterator[tuple[int, int]]:
+    """The numbers of rows of the row groups of a table."""
+    from pyarrow.parquet import ParquetFile
+
+    with open_place(shard.place) as source:
+        file = ParquetFile(source)
+        find_columns(file.schema_arrow, shard.column)
+        for group in range(file.metadata.num_row_groups):
+            yield file.metadata.row_group(group).num_rows, 0
+
+
+def _counted_members(shard: Shard) -> Iterator[tuple[int, int]]:
+    """The number of images, 0 or 1, of each member of an archive, and the byte where it begins."""
+    unnoted = replace(shard, reading=Reading())
+    with open_place(shard.place) as opened:
+        raw = io.BufferedReader(opened, _BUFFER) if isinstance(shard.place, StorePath) else opened
+        if raw.read(len(_GZIP)) != _GZIP:
+            raw.seek(0)
+            data = _TarFile(raw)
+            for member in _members(data):
+                yield int(_is_listed(unnoted, member, data)), member.offset
 
 
 # Tar archives.
@@ -127,14 +202,15 @@ def read_archive(shard: Shard, limits: Limits) -> Iterator[Item | None]:
 
     Nothing is extracted.
     """
-    number, before = -1, ""
+    number, before = shard.first - 1, ""
     with open_place(shard.place) as opened:
         raw = io.BufferedReader(opened, _BUFFER) if isinstance(shard.place, StorePath) else opened
         is_compressed = raw.read(2) == _GZIP
-        raw.seek(0)
+        raw.seek(shard.offset)
         with gzip.GzipFile(fileobj=raw) if is_compressed else raw as file:
             data = _TarFile(file)
-            for number, member in enumerate(each for each in _members(data) if _is_listed(shard, each, data)):
+            listed = (each for each in _members(data) if _is_listed(shard, each, data))
+            for number, member in enumerate(listed, shard.first):
                 if not shard.reading.several and of_one_sample(before, member.name):
                     shard.reading.several = f"{shard.name}/{before}", f"{shard.name}/{member.name}"
                 before, is_read = member.name, shard.is_read(number)

@@ -342,18 +342,24 @@ def _from_files(files: Iterable[Place | Item], reading: Reading) -> list[Listed]
 
     Files of other suffixes are images if their first bytes are, and else noted as passed over.
     """
-    tables, wanted = find_spec("pyarrow") is not None, list[Place | Item]()
+    tables, wanted = find_spec("pyarrow") is not None, list[str | StorePath | Item]()  # a Path takes most memory
     for file in files:
         name = file.name
-        if isinstance(file, Item) or is_image_name(name) or is_archive(name) or (tables and is_parquet(name)):
-            wanted.append(file)
+        is_wanted = isinstance(file, Item) or is_image_name(name) or is_archive(name) or (tables and is_parquet(name))
+        if is_wanted or (not is_note(name) and not isinstance(file, Item) and starts_as_image(file)):
+            wanted.append(str(file) if isinstance(file, Path) else file)
         elif not is_note(name):
-            if starts_as_image(file):
-                wanted.append(file)
-            else:
-                reading.pass_over(str(file))
-    wanted.sort(key=lambda file: (Path(file.name) if isinstance(file, Item) else file).parts)
-    return [file if isinstance(file, Item) else _from_file(file, found=True) for file in wanted]
+            reading.pass_over(str(file))
+    wanted.sort(key=_in_order)
+    places = (Path(each) if isinstance(each, str) else each for each in wanted)
+    return [each if isinstance(each, Item) else _from_file(each, found=True) for each in places]
+
+
+def _in_order(file: str | StorePath | Item) -> str:
+    """The name, so that a folder sorts before all files whose names begin with its own."""
+    if isinstance(file, StorePath):
+        return file.path.replace("/", "\0")
+    return (file.name if isinstance(file, Item) else file).replace(os.sep, "\0")
 
 
 def _from_file(place: Place, column: str | None = None, *, found: bool = False) -> Listed:

@@ -2,13 +2,13 @@
 
 import hashlib
 import json
-from collections import deque
 from math import exp, inf, isfinite, log
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from discopatch.errors import ParameterError, WeightsError
 from discopatch.groups import group_names
@@ -163,7 +163,7 @@ class Monitor:
         """
         self._evidence = Evidence(len(self._calibration))
         self._ranking = Ranking(self._calibration[None], self._ties, self._evidence.alternatives.highest)
-        self._recent: deque[tuple[Any, ...]] = deque(maxlen=KEPT)  # rows of the last images that count
+        self._recent = bytearray()  # rows of the last images that count
         detector, rate, ranked = self._state.detector, self.false_alarm_rate, self._state.ranked
         self._state = MonitorState(detector=detector, false_alarm_rate=rate, ranked=ranked)
         self.status = self._status()
@@ -207,7 +207,8 @@ class Monitor:
         state.counted, state.uncounted = state.counted + 1, 0
         z = {each.name: each.z for each in prediction.components}
         z_scores = tuple(z.get(name, np.nan) for name in self._names)
-        self._recent.append((state.number, band[0], record[0], z_scores))
+        self._recent += np.array((state.number, band[0], record[0], z_scores), self._row_type).tobytes()
+        del self._recent[: -KEPT * self._row_type.itemsize]
         name = escaped(prediction.name)[-LONGEST_NAME:]
         self._keep_example(ExampleImage(name, state.number, float(score), float(p_value)))
         if state.alarm_at is None and self._evidence.log_evidence[0] >= -log(self.false_alarm_rate):
@@ -221,7 +222,7 @@ class Monitor:
         if self._state.direction is None:
             by_direction = self._evidence.log_by_direction[0] - np.log([1, 1, MORE_THAN_SHIFTED])
             self._state.direction = DIRECTIONS[int(by_direction.argmax())]
-        rows = np.array(list(self._recent), self._row_type)
+        rows = self._rows()
         places = change_interval(rows, self._evidence)
         self._state.since = ChangePoint(*rows["number"][list(places)].tolist())
         moved = moved_component(rows["z_scores"], places[0])
@@ -279,7 +280,7 @@ class Monitor:
     def to_bytes(self) -> bytes:
         """The state without the detector, as JSON: tens of thousands of bytes, for streams of any length."""
         arrays = {name: values.astype("<f8").tobytes() for name, values in self._arrays().items()}
-        self._state.arrays = {**arrays, "recent": np.array(list(self._recent), self._row_type).tobytes()}
+        self._state.arrays = {**arrays, "recent": bytes(self._recent)}
         return msgspec.json.encode(self._state)
 
     @classmethod
@@ -296,16 +297,19 @@ class Monitor:
                 raise WeightsError(f"{where} has a stream with a rate of {state.false_alarm_rate:g}: {NEW_STREAM}")
             for name, values in monitor._arrays().items():
                 values[:] = np.frombuffer(state.arrays[name], "<f8").reshape(values.shape)
-            monitor._recent.extend(np.frombuffer(state.arrays["recent"], monitor._row_type).tolist())
-            if len(monitor._recent) != min(state.counted, KEPT):
+            monitor._recent = bytearray(state.arrays["recent"])
+            if len(monitor._rows()) != min(state.counted, KEPT):
                 raise ValueError("images are missing")
         except (ValueError, KeyError) as error:  # of msgspec, and of arrays with another size
             raise WeightsError(f"{where} is no state of a monitor ({error}): {NEW_STREAM}") from error
         monitor._state, monitor._evidence.images = state, state.counted
         if state.counted:
-            monitor._evidence.last = np.array([monitor._recent[-1][1]])
+            monitor._evidence.last = monitor._rows()["band"][-1:].astype(np.int64)
         monitor.status = monitor._status()
         return monitor
+
+    def _rows(self) -> NDArray[np.void]:
+        return np.frombuffer(bytes(self._recent), self._row_type)
 
     def _arrays(self) -> dict[str, Any]:
         """The arrays of evidence and ranking that belong to the state."""

@@ -23,6 +23,7 @@ from starlette.middleware import Middleware
 
 import discopatch
 from discopatch import history
+from discopatch.errors import StoreError
 from discopatch.explain.heatmap import colour_layer, overlay
 from discopatch.results import Explanation, as_row
 from discopatch.serve import limits
@@ -157,10 +158,10 @@ def monitor(loaded: Chosen, service: Running) -> dict[str, Any]:
 
 
 @v1.post("/detectors/{name}/monitor/restart")
-def restart(loaded: Chosen) -> dict[str, Any]:
+def restart(loaded: Chosen, service: Running) -> dict[str, Any]:
     """Resets the evidence of the monitor; past alarms stay in the history."""
     log_event(logging.INFO, "monitor", detector=loaded.name, detail="a new stream begins")
-    return loaded.stream.restart().as_dict()
+    return service.restart(loaded).as_dict()
 
 
 @v1.get("/detectors/{name}/recent")
@@ -355,7 +356,7 @@ def create_app(settings: ServeSettings) -> FastAPI:
         docs_url=None,  # these pages load scripts from other servers
         redoc_url=None,
         middleware=[Middleware(Border, service=service)],
-        exception_handlers={HTTPException: limits.answer_error, RequestValidationError: limits.answer_error},
+        exception_handlers=dict.fromkeys((HTTPException, RequestValidationError, StoreError), limits.answer_error),
         responses=limits.PROBLEMS,
         dependencies=[] if settings.token_file is None else [Security(HTTPBearer(auto_error=False))],
         lifespan=lifespan,

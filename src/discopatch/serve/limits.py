@@ -21,6 +21,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from discopatch.errors import StoreError
 from discopatch.images import Item
 from discopatch.serve.metrics import Metrics, log_event
 from discopatch.serve.settings import ROLES, Role, ServeSettings, is_loopback
@@ -109,7 +110,9 @@ def problem_response(scope: Scope, error: HTTPException) -> JSONResponse:
 
 
 async def answer_error(request: Request, error: Exception) -> JSONResponse:
-    """The handler of HTTP errors, and of parameters and bodies that do not fit."""
+    """The handler of HTTP errors, of parameters and bodies that do not fit, and of a history that cannot be read."""
+    if isinstance(error, StoreError):
+        error = busy("history", str(error))
     if isinstance(error, RequestValidationError):
         first = error.errors()[0]
         error = invalid(f"{'.'.join(map(str, first['loc']))[:200]}: {first['msg'][:500]}")

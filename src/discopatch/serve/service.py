@@ -2,28 +2,32 @@
 
 import asyncio
 import io
+import json
 import logging
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, wait
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from threading import Event, Lock, Thread
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
+from weakref import WeakValueDictionary
 
 import numpy as np
 from PIL import Image
 from starlette.requests import ClientDisconnect, Request
 
 import discopatch
+from discopatch.databases import IN_MEMORY
 from discopatch.errors import DiscopatchError, ImageError, ParameterError
 from discopatch.export.runtime import Runtime
-from discopatch.history import IN_MEMORY, History
+from discopatch.history import Answer, History
 from discopatch.images import DEFAULT_WORKERS, Item, NamedImage, Pixels
 from discopatch.monitor import Monitor, MonitorStatus
-from discopatch.results import Explanation, FittedDetector, PredictedImage, Prediction
+from discopatch.results import Explanation, FittedDetector, PredictedImage, Prediction, as_row, from_row
 from discopatch.serve.batching import BoundedItem, Job, PixelBudget, ScoringQueue
 from discopatch.serve.limits import ClientRates, ProblemError, busy, invalid
 from discopatch.serve.metrics import Metrics, log_event
@@ -31,109 +35,163 @@ from discopatch.serve.settings import Role, ServeSettings, is_loopback, read_tok
 from discopatch.serve.signatures import signed_copy
 
 KEPT_IN_MEMORY = 1000  # predictions, without a history file
-FLUSH_SECONDS = 0.2  # between two transactions
-FULL_SECONDS = 2.0  # between two attempts on a full disk
+LOOK_SECONDS = 0.5  # between two looks at what other processes have written
+COMMIT_SECONDS = 5.0  # from the scores to the answer, at most, while the history cannot be written
+FULL_SECONDS = 2.0  # between two attempts on a full disk, or without a server
 MOST_PENDING = 2000  # predictions per detector that are not in the history yet; beyond, the oldest are dropped
-KEPT_ANSWERS = 10_000  # predictions of requests with idempotency keys, and keys
 THUMBNAIL = 96  # pixels along a side
 
 
+Alarm: TypeAlias = MonitorStatus | None  # that an image has raised
 Scored: TypeAlias = tuple[PredictedImage, bytes | None]  # without pixels; its thumbnail
 
 
 @dataclass(eq=False)
-class Answer:
-    """The answer to all requests with one idempotency key; the first of them holds the lock."""
+class Write:
+    """What is written together: the images of one request that count, its answer, or a new stream of the monitor."""
 
-    digest: str
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    found: list[Prediction] | None = None
-
-
-class Record(NamedTuple):
-    """A prediction that is not in the history yet, and the status of the monitor if it raised an alarm."""
-
-    prediction: Prediction
-    values: dict[str, Any]  # of `History.add`
-    alarm: MonitorStatus | None
+    images: list[tuple[Prediction, dict[str, Any]]] = field(default_factory=list)  # with values of `History.add`
+    key: str | None = None
+    answer: Answer | None = None  # with a key; after the transaction the first answer to a request with that key
+    restart: bool = False
+    tried: "Future[None]" = field(default_factory=Future)  # has a result after the first attempt, also a failed one
 
 
 class Stream:
-    """The monitor of the detector with one name, and its predictions that are not in the history yet."""
+    """The monitor of the detector with one name, and what is not in the history yet.
+
+    One thread writes. Each transaction begins with the state of the monitor in the history, which another process may
+    have changed, and ends with the state after the images that it adds.
+    """
 
     def __init__(self, name: str, metrics: Metrics) -> None:
         self.name = name
         self.version = 0  # rises with each change of the history or the monitor
-        self.pending: list[Record] = []
-        self.dropped = 0  # beyond MOST_PENDING
+        self.pending: list[Write] = []
+        self.dropped = 0  # images beyond MOST_PENDING
         self.monitor: Monitor
-        self._digest = ""  # of the monitored detector
-        self._metrics, self._lock, self._is_changed = metrics, Lock(), False
+        self._detector: FittedDetector
+        self._rate = 0.0
+        self._change: int | None = None  # of the history, whose state the monitor has; None if it has another
+        self._is_new = False  # whether the next transaction may begin a new stream, for another detector
+        self._is_foreign = False  # whether the history has the state of another detector
+        self._doubt: tuple[str, list[Write]] | None = None  # a transaction that may have been committed
+        self._metrics, self._lock, self._turn = metrics, Lock(), Lock()
         metrics.begin(name)
 
     def follow(self, detector: FittedDetector, rate: float, state: bytes | None) -> None:
         """Monitors the detector. The stream continues if the state belongs to this detector and rate."""
-        with self._lock:
-            if self._digest:
-                state = self.monitor.to_bytes()
-            self.monitor = Monitor(detector, false_alarm_rate=rate)
-            if state is not None:
-                try:
-                    self.monitor = Monitor.from_bytes(state, detector, rate)
-                except DiscopatchError as error:
-                    log_event(logging.WARNING, "monitor", detector=self.name, detail=f"a new stream begins: {error}")
-            self._digest, self._is_changed = detector.digest_, True
-            self._metrics.show(self.name, self.monitor.status)
+        with self._turn:
+            self._detector, self._rate, self._is_new, self._change = detector, rate, True, None
+            self._load(state)
 
-    def record(self, detector: FittedDetector, predicted: PredictedImage, thumbnail: bytes | None) -> None:
-        """Counts an image, unless its detector has been replaced also for the monitor."""
-        prediction, alarm = predicted.prediction, None
-        values = {"time": time.time(), "digest": detector.digest_, "thumbnail": thumbnail}
+    def _load(self, state: bytes | None) -> None:
+        """Takes a state of the history."""
+        try:
+            if state is None:
+                self.monitor = Monitor(self._detector, false_alarm_rate=self._rate)
+            else:
+                self.monitor = Monitor.from_bytes(state, self._detector, self._rate)
+            self._is_foreign = False
+        except DiscopatchError as error:
+            detail = "a new stream begins" if self._is_new else "images do not count: reload this or the other service"
+            if not self._is_foreign:
+                log_event(logging.WARNING, "monitor", detector=self.name, detail=f"{detail}: {error}")
+            if self._is_new:
+                self.monitor = Monitor(self._detector, false_alarm_rate=self._rate)
+            self._is_foreign = not self._is_new
+        self._show()
+
+    def _show(self) -> None:
+        self.version += 1
+        self._metrics.show(self.name, self.monitor.status)
+
+    def submit(self, write: Write) -> None:
+        """Keeps it until it is written; beyond MOST_PENDING the oldest are dropped."""
         with self._lock:
-            if detector.digest_ == self._digest:
+            self.pending.append(write)
+            while sum(max(1, len(each.images)) for each in self.pending) > MOST_PENDING:
+                lost = len(self.pending.pop(0).images)
+                self.dropped += lost
+                self._metrics.history_lost.labels(self.name).inc(lost)
+
+    def find(self, key: str) -> Write | None:
+        """The request with that key that is not written yet."""
+        with self._lock:
+            return next((each for each in self.pending if each.key == key), None)
+
+    def look(self, history: History, change: int | None) -> None:
+        """Takes the state after this change, if another process has made it."""
+        with self._turn:
+            if change not in (None, self._change):
+                self._load(history.state(self.name))
+                self._change = change
+
+    def write(self, history: History) -> None:
+        """Writes what is pending and the monitor's state after it, in one transaction."""
+        with self._turn:
+            self._settle(history)
+            with self._lock:
+                writes = list(self.pending)
+            if not (writes or self._is_new):
+                return
+            try:
+                with history.transaction() as change:
+                    number = change.begin_change(self.name)
+                    if self._change is None or number != self._change + 1:
+                        self._load(change.state(self.name))
+                    self._change = None  # until it is committed
+                    counted = [each for write in writes for each in self._count(change, write)]
+                    for prediction, values, alarm in counted:
+                        change.add(self.name, prediction, **values)
+                        if alarm is not None:
+                            change.add_alarm(self.name, values["time"], alarm.as_dict())
+                    if not self._is_foreign:
+                        change.put(self.name, state=self.monitor.to_bytes())
+            except BaseException:
+                self._doubt = (history.doubt, writes) if history.doubt is not None else None
+                raise
+            else:
+                self._change, self._is_new = number, False
+                self._remove(writes)
+            finally:
+                self._show()
+                for each in writes:
+                    if not each.tried.done():
+                        each.tried.set_result(None)
+
+    def _count(
+        self, change: History, write: Write
+    ) -> Iterator[tuple[Prediction, dict[str, Any], MonitorStatus | None]]:
+        """Counts the images for the monitor, unless a request with the same key was written before."""
+        if write.key is not None and write.answer is not None:
+            if (first := change.answer(self.name, write.key)) is not None:
+                write.answer, write.images = first, []
+            else:
+                change.add_answer(self.name, write.key, write.answer, len(write.images))
+        if write.restart:
+            self.monitor.restart()
+        for prediction, values in write.images:
+            alarm = None
+            if values["digest"] == self._detector.digest_ and not self._is_foreign:
                 was_alarm = self.monitor.status.alarm
                 status = self.monitor.update(prediction)
                 values["evidence"] = status.log10_evidence
                 alarm = status if status.alarm and not was_alarm else None
-                self._metrics.show(self.name, status)
-            self._put([*self.pending, Record(prediction, values, alarm)])
-        self._metrics.count(self.name, predicted)
+            yield prediction, values, alarm
 
-    def restart(self) -> MonitorStatus:
-        """Begins a new stream of the monitor."""
+    def _settle(self, history: History) -> None:
+        """Removes what a transaction has written whose connection was lost before its end was confirmed."""
+        if self._doubt is not None:
+            number, writes = self._doubt
+            if history.was_committed(number):
+                self._remove(writes)
+            self._doubt = None
+
+    def _remove(self, writes: list[Write]) -> None:
+        done = set(writes)
         with self._lock:
-            self.monitor.restart()
-            self._is_changed = True
-            self.version += 1
-        self._metrics.show(self.name, self.monitor.status)
-        return self.monitor.status
-
-    def write(self, history: History) -> None:
-        """Writes the pending predictions and the monitor's state after them, in one transaction."""
-        with self._lock:
-            if not self.pending and not self._is_changed:
-                return
-            records, self.pending, self._is_changed = self.pending, [], False
-            state = self.monitor.to_bytes()
-        try:
-            with history.transaction() as change:
-                for prediction, values, alarm in records:
-                    change.add(self.name, prediction, **values)
-                    if alarm is not None:
-                        change.add_alarm(self.name, values["time"], alarm.as_dict())
-                change.put(self.name, state=state)
-        except BaseException:
-            with self._lock:
-                self._put([*records, *self.pending])
-                self._is_changed = True
-            raise
-        finally:
-            self.version += 1
-
-    def _put(self, records: list[Record]) -> None:
-        self.pending = records[-MOST_PENDING:]
-        self.dropped += len(records) - len(self.pending)
-        self._metrics.history_lost.labels(self.name).inc(len(records) - len(self.pending))
+            self.pending = [each for each in self.pending if each not in done]
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,6 +203,7 @@ class Loaded:
     detector: FittedDetector
     stream: Stream
     since: float
+    at_once: int  # images that are scored together, of several requests
 
     @property
     def is_export(self) -> bool:
@@ -161,10 +220,10 @@ class Loaded:
             thumbnail = None if predicted.pixels is None else thumbnail_of(predicted.pixels)
             yield predicted._replace(image=None), thumbnail
 
-    def count(self, scored: Sequence[Scored]) -> None:
-        """Counts the images for the monitor, the history and the metrics."""
-        for predicted, thumbnail in scored:
-            self.stream.record(self.detector, predicted, thumbnail)
+    def images(self, scored: Sequence[Scored]) -> list[tuple[Prediction, dict[str, Any]]]:
+        """The images, with their values in the history."""
+        now, digest = time.time(), self.detector.digest_
+        return [(one.prediction, {"time": now, "digest": digest, "thumbnail": image}) for one, image in scored]
 
     def explain(self, items: list[Item]) -> Iterator[Explanation]:
         """Explains the images, which count neither for the monitor nor for the history."""
@@ -183,12 +242,13 @@ class Service:
             log_event(logging.WARNING, "tokens", detail=detail)
         self.metrics = Metrics()
         self.rates = ClientRates(settings.client_rate)
-        self._answers: dict[tuple[str, str], Answer] = {}  # by detector and key, oldest first
+        self._turns: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()  # by detector and key
         self.held_bytes = 0  # of the bodies of all requests
         self.budget = PixelBudget(settings.max_decoded or settings.max_pixels)
         self.is_stopping = False
         self.history_error: str | None = None
-        self._closing, self._reloading = Event(), asyncio.Lock()
+        self._looked_at = 0.0
+        self._closing, self._work, self._reloading = Event(), Event(), asyncio.Lock()
         all_exports = all(path.is_dir() for path in settings.detectors.values())
         # An export scores one image in one thread. A torch detector uses all cores for one batch.
         self.threads = settings.threads or ((os.cpu_count() or 1) if all_exports else 1)
@@ -210,7 +270,7 @@ class Service:
             ("queue_images", "Images in the queue.", lambda: len(self.queue)),
             ("queue_bytes", "Bytes of the bodies of requests.", lambda: self.held_bytes),
             ("history_failing", "1 while the history cannot be written.", lambda: self.history_error is not None),
-            ("history_unwritten_images", "Not yet in the history.", lambda: sum(len(s.pending) for s in pending)),
+            ("history_unwritten_images", "Not yet in the history.", lambda: unwritten(pending)),
             ("ready", "1 while the service accepts images.", lambda: not self.is_stopping),
         ):
             self.metrics.gauge(gauge, text, value)
@@ -220,6 +280,7 @@ class Service:
         self.is_stopping = True
         self.queue.close()
         self._closing.set()
+        self._work.set()
         if self.writer.is_alive():
             self.writer.join()
         self.history.close()
@@ -233,7 +294,7 @@ class Service:
     @property
     def unwritten(self) -> int:
         """Number of counted images that are not in the history."""
-        return sum(len(each.pending) + each.dropped for each in self._streams.values())
+        return unwritten(self._streams.values()) + sum(each.dropped for each in self._streams.values())
 
     def find(self, name: str) -> Loaded:
         if name not in self.loaded:
@@ -251,44 +312,71 @@ class Service:
         key: str | None = None,
         whole: bool = False,
     ) -> list[Prediction]:
-        """The predictions of the images, in order, which count once all are there.
+        """The predictions of the images, in order, once those that count are in the history.
 
         With `whole`, the request is refused where an image is: then only its refused images count. A request with the
-        key of an earlier one gets the answer of that one, and counts only if that one has none.
+        key of an earlier one gets the answer of that one, and counts only if that one has none. While the history
+        cannot be written, answers are given after COMMIT_SECONDS at most.
         """
-        if key is None:
-            return await self._predictions(request, loaded, items, count=count, whole=whole)
-        digest = await asyncio.to_thread(digest_of, items, count)
-        answer = self._answers.setdefault((loaded.name, key), Answer(digest))
-        if answer.digest != digest:
-            raise invalid("another request had this Idempotency-Key: give each request a key of its own")
-        while sum(1 + len(each.found or ()) for each in self._answers.values()) > KEPT_ANSWERS:
-            del self._answers[next(iter(self._answers))]
-        async with answer.lock:
-            if answer.found is None:
-                answer.found = await self._predictions(request, loaded, items, count=count, whole=whole)
-        return answer.found
+        stream, digest = loaded.stream, ""
+        if key is not None:
+            digest = await asyncio.to_thread(digest_of, items, count)
+        async with nullcontext() if key is None else self._turns.setdefault((loaded.name, key), asyncio.Lock()):
+            if key is not None:
+                if (write := stream.find(key)) is not None:  # its client has left, or the history cannot be written
+                    await self._commit(write)
+                    return predictions_of(write.answer, digest)
+                if (answer := await self._answer(loaded.name, key)) is not None:
+                    return predictions_of(answer, digest)
+            scored: list[Scored] = await self.results(request, loaded, items)
+            refused = [each for each in scored if each[0].refusal is not None]
+            found = [predicted.prediction for predicted, _ in scored]
+            request.state.flagged, request.state.refused = sum(bool(each.is_ood) for each in found), len(refused)
+            counted = [] if not count else refused if whole and refused else scored
+            if not counted and key is None:
+                return found
+            write = Write(loaded.images(counted), key)
+            if key is not None:
+                rows = [as_row(each, loaded.detector.component_names) for each in found]
+                write.answer = Answer(digest, json.dumps(rows))
+            for predicted, _ in counted:
+                self.metrics.count(loaded.name, predicted)
+            stream.submit(write)
+            self._work.set()
+            if self.history_error is None:
+                await self._commit(write)
+            return found if key is None else predictions_of(write.answer, digest)
 
-    async def _predictions(
-        self, request: Request, loaded: Loaded, items: Sequence[Item], *, count: bool, whole: bool
-    ) -> list[Prediction]:
-        scored: list[Scored] = await self.results(request, loaded, items)
-        refused = [each for each in scored if each[0].refusal is not None]
-        request.state.flagged = sum(bool(predicted.prediction.is_ood) for predicted, _ in scored)
-        request.state.refused = len(refused)
-        if count:
-            await asyncio.to_thread(loaded.count, refused if whole and refused else scored)
-        return [predicted.prediction for predicted, _ in scored]
+    async def _commit(self, write: Write) -> None:
+        """Returns after the first attempt to write it, or after COMMIT_SECONDS."""
+        _, late = await asyncio.wait([asyncio.wrap_future(write.tried)], timeout=COMMIT_SECONDS)
+        if late and self.history_error is None:
+            self.history_error = f"nothing was written for {COMMIT_SECONDS:g} seconds"
+            log_event(logging.ERROR, "history", detail=self.history_error)
+
+    async def _answer(self, name: str, key: str) -> Answer | None:
+        """The stored answer. If the history cannot be read, the transaction finds it later."""
+        if self.history_error is None or not self.history.is_shared:
+            with suppress(DiscopatchError, TimeoutError):
+                return await asyncio.wait_for(asyncio.to_thread(self.history.answer, name, key), COMMIT_SECONDS)
+        return None
+
+    def restart(self, loaded: Loaded) -> MonitorStatus:
+        """Begins a new stream of the monitor."""
+        write = Write(restart=True)
+        loaded.stream.submit(write)
+        self._work.set()
+        wait([write.tried], COMMIT_SECONDS)
+        return loaded.stream.monitor.status
 
     async def results(
         self, request: Request, loaded: Loaded, items: Sequence[Item], *, explain: bool = False
     ) -> list[Any]:
         """The results of the images, in order. The images leave the queue when the client disconnects."""
         request.state.detector, request.state.images = loaded.name, len(items)  # for the log
-        batch_size = 1 if explain or loaded.is_export else self.settings.batch_size
         work = loaded.explain if explain else loaded.score
         bounded = (BoundedItem(item.name, item.content, budget=self.budget) for item in items)
-        jobs = [Job(item, work, batch_size) for item in bounded]
+        jobs = [Job(item, work, 1 if explain else loaded.at_once) for item in bounded]
         self.queue.submit(jobs)
         answer = asyncio.gather(*(asyncio.wrap_future(job.result) for job in jobs))
         answer.add_done_callback(lambda done: done.cancelled() or done.exception())  # else asyncio logs an error
@@ -327,36 +415,45 @@ class Service:
         for name, path in self.settings.detectors.items():
             try:
                 with signed_copy(path, key) if key else nullcontext(path) as place:
-                    found[name] = Loaded(name, path, self._read(place), self._streams[name], time.time())
+                    detector, at_once = self._read(place)
+                found[name] = Loaded(name, path, detector, self._streams[name], time.time(), at_once)
             except (DiscopatchError, OSError) as error:
                 raise ParameterError(f"detector {name}: {error}") from error
         before = {name: each.key for name, each in self.loaded.items()}
+        states = {name: self.history.state(name) for name in found}
         for name, each in found.items():
-            each.stream.follow(each.detector, self.settings.rate, self.history.state(name))
+            each.stream.follow(each.detector, self.settings.rate, states[name])
+        self._work.set()
         self.loaded, self.tokens = found, tokens
         return [name for name, each in found.items() if before.get(name) != each.key]
 
-    def _read(self, path: Path) -> FittedDetector:
-        """The detector, after a trial prediction."""
+    def _read(self, path: Path) -> tuple[FittedDetector, int]:
+        """The detector, after a trial prediction, and how many images it scores together."""
         settings, threads = self.settings, max(1, (os.cpu_count() or 1) // self.threads)
         limits = {"max_pixels": settings.max_pixels, "max_bytes": settings.max_bytes}
         detector: FittedDetector
         if path.is_dir():
-            detector = Runtime.load(path, threads=threads, **limits)
+            detector, at_once = Runtime.load(path, threads=threads, **limits), 1
         else:
             options: Any = {"device": settings.device, "batch_size": settings.batch_size, **limits}
-            detector = discopatch.load(path, networks=settings.networks, **options)
+            detector = loaded = discopatch.Detector.load(path, networks=settings.networks, **options)
+            at_once = loaded.encoder_.batch_size
         size = detector.transform_.size
         detector.predict([NamedImage("trial", np.full((size, size, 3), 128, np.uint8))], workers=1)
-        return detector
+        return detector, at_once
 
     def _write(self) -> None:
-        while not self._closing.wait(FLUSH_SECONDS if self.history_error is None else FULL_SECONDS):
+        while not self._closing.is_set():
+            if self.history_error is None:
+                self._work.wait(LOOK_SECONDS)
+            else:
+                self._closing.wait(FULL_SECONDS)
+            self._work.clear()
             self._flush()
         self._flush()
 
     def _flush(self) -> None:
-        """Writes all pending predictions. An error, such as a full disk, is logged, and scoring goes on."""
+        """Writes all that is pending. An error, such as a full disk, is logged, and scoring goes on."""
         failed = None
         for stream in self._streams.values():
             try:
@@ -364,10 +461,31 @@ class Service:
             except DiscopatchError as error:
                 self.metrics.history_errors.inc()
                 failed = str(error)
+        if self.history.is_shared and failed is None and time.monotonic() - self._looked_at > LOOK_SECONDS:
+            try:
+                changes = self.history.changes()
+                for name, stream in self._streams.items():
+                    stream.look(self.history, changes.get(name))
+            except DiscopatchError as error:
+                failed = str(error)
+            self._looked_at = time.monotonic()
         if (failed is None) != (self.history_error is None):
             level = logging.INFO if failed is None else logging.ERROR
             log_event(level, "history", detail=failed or "the history is written again")
         self.history_error = failed
+
+
+def unwritten(streams: Iterable[Stream]) -> int:
+    """Number of images that have still to be written."""
+    return sum(len(write.images) for each in streams for write in each.pending)
+
+
+def predictions_of(answer: Answer | None, digest: str) -> list[Prediction]:
+    """Those of a stored answer; 422 if it is that of a request with another content."""
+    assert answer is not None
+    if answer.digest != digest:
+        raise invalid("another request had this Idempotency-Key: give each request a key of its own")
+    return [from_row(each) for each in json.loads(answer.body)]
 
 
 def digest_of(items: Sequence[Item], count: bool) -> str:

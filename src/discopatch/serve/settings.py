@@ -26,12 +26,12 @@ class ServeSettings:
     port: Annotated[int, between(0, 65535)] = 8080
     token_file: Path | None = None
     require_signature: Path | None = None  # public key of minisign by which each detector must be signed
-    history: Path | None = None  # None: the last predictions are kept in memory
+    history: str | None = None  # a file, or postgresql://...; None: the last predictions are kept in memory
     keep: Positive = 100_000  # predictions of each detector in the history
     rate: Annotated[float, between(1e-12, 0.5)] = 0.01  # false alarms of the monitor
     device: str = "auto"
     networks: tuple[str, ...] = ()  # where outside networks lie now, such as dinov2=FOLDER
-    batch_size: Positive = 8  # images that a torch detector scores together
+    batch_size: Positive | None = None  # images that a torch detector scores together; None: those of its device
     threads: Positive | None = None  # scoring threads; default: one per core for exports, one for torch detectors
     max_pixels: Positive = DEFAULT_LIMITS.max_pixels
     max_decoded: Positive | None = None  # pixels that all threads decode at the same time; default: max_pixels

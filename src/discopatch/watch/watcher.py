@@ -206,7 +206,8 @@ class Watcher:
         if self._parquet is None:
             return
         late = everything or time.monotonic() - self._part_at >= PART_SECONDS
-        key = sha256(f"{self._history.path.absolute()} {self._name}".encode(errors="replace")).hexdigest()[:8]
+        database = Path(self._history.name).absolute()
+        key = sha256(f"{database} {self._name}".encode(errors="replace")).hexdigest()[:8]
         try:
             while True:
                 ((last,),) = self._history.rows("SELECT exported FROM detectors WHERE name = ?", self._name)
