@@ -1,11 +1,13 @@
 """`discopatch serve` as a process: without torch, under load, killed, and with clients that misbehave."""
 
 import contextlib
+import gc
 import io
 import json
 import re
 import shutil
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -37,6 +39,7 @@ from tests.serve.samples import (
     png,
     rows_of,
     running,
+    served,
     wait_until,
 )
 
@@ -123,18 +126,6 @@ def test_clients_that_misbehave_leave_nothing_behind(tmp_path: Path, export_fold
         answer = client.post(SCORE, content=b"x" * 20_000_000, headers={"Content-Type": "image/png"})
         assert answer.status_code == 413, "the response arrives although the body was not read"
 
-        request = httpx.Request("POST", service.address, files=form([("a.png", png(noise(1000)))] * 1))
-        content, kind = request.read(), request.headers["content-type"]
-        header = HEADER.replace("image/png", kind)
-        with contextlib.ExitStack() as stack:  # clients that do not wait for their answer
-            for _ in range(30):
-                connection = stack.enter_context(service.connect())
-                connection.sendall(f"{header}Content-Length: {len(content)}\r\n\r\n".encode() + content)
-            wait_until(lambda: "discopatch_queue_images 0.0" not in metrics())
-        wait_until(lambda: "discopatch_queue_images 0.0" in metrics())
-        wait_until(lambda: any(line["status"] == 499 for line in service.lines("request")))
-        assert client.get(MONITOR).json()["images"] < 30
-
         for sent_bytes in (b"\x16\x03\x01\x02\0\x01\0", b"NONSENSE\r\n\r\n", b"x" * 100_000):
             with service.connect() as connection, contextlib.suppress(ConnectionError):
                 connection.sendall(sent_bytes)
@@ -144,6 +135,38 @@ def test_clients_that_misbehave_leave_nothing_behind(tmp_path: Path, export_fold
         assert client.post(SCORE, files=form(files)).json()["predictions"] == rows_of(runtime, files)
         assert service.stop() == 0
         assert not service.lines("unexpected")
+
+
+def test_images_of_clients_that_left_are_not_scored(
+    export_folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    opened, begun, predict = threading.Event(), list[Any](), Runtime.predict_images
+
+    def hold(self: Runtime, items: Any, **options: Any) -> Any:
+        begun.append(items)
+        assert opened.wait(60)
+        return predict(self, items, **options)
+
+    ((_, content),) = camera_files(1)
+    with served(detectors={NAME: export_folder}, threads=2) as address, httpx.Client(base_url=address) as client:
+
+        def has(line: str) -> bool:
+            return line in client.get("/metrics").text
+
+        monkeypatch.setattr(Runtime, "predict_images", hold)
+        with contextlib.ExitStack() as stack:
+            for _ in range(30):
+                place = ("127.0.0.1", int(address.rpartition(":")[2]))
+                connection = stack.enter_context(socket.create_connection(place, timeout=60))
+                connection.sendall(f"{HEADER}Content-Length: {len(content)}\r\n\r\n".encode() + content)
+            wait_until(lambda: has("discopatch_queue_images 28.0"))
+        wait_until(lambda: has("discopatch_queue_images 0.0"))
+        wait_until(lambda: has('route="/v1/detectors/{name}/score",status="499"} 30.0'))
+        opened.set()
+        assert client.post(SCORE, files=form([("after.png", content)])).status_code == 200
+        assert (len(begun), client.get(MONITOR).json()["images"]) == (3, 1), "two were being scored, and do not count"
+    gc.collect()
+    assert not [each for each in caplog.records if each.name == "asyncio"], "errors that nobody retrieved"
 
 
 def test_images_that_a_full_disk_keeps_out_of_the_history_are_counted_at_the_end(

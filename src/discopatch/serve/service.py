@@ -379,6 +379,7 @@ class Service:
         jobs = [Job(item, work, 1 if explain else loaded.at_once) for item in bounded]
         self.queue.submit(jobs)
         answer = asyncio.gather(*(asyncio.wrap_future(job.result) for job in jobs))
+        answer.add_done_callback(lambda done: done.cancelled() or done.exception())  # else asyncio logs an error
         leaving = asyncio.create_task(until_gone(request))
         try:
             self.rates.take(request.scope["state"], len(items))
