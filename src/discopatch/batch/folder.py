@@ -254,7 +254,10 @@ def begin_scores(
         for part in replaced:
             folder.remove(part.file)
         schema = None if manifest is None else ScoresFolder(folder, manifest, ()).schema
-        schema = kept_schema(changed, wanted.keep, part_schema(wanted.components), schema)
+        unknown = (
+            parts if schema is None else changed
+        )  # another process may have written the plan, and not the manifest
+        schema = kept_schema(unknown, wanted.keep, part_schema(wanted.components), schema)
         if not changed or folder.create(PLAN.format(generation), carrier(to_lines(changed), schema)):
             break
     if manifest is None and not folder.create(MANIFEST, wanted.to_bytes(schema)):
