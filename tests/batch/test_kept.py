@@ -96,5 +96,7 @@ def test_columns_that_are_not_there_are_named_before_anything_is_written(tiny: D
     assert not out.exists()
     (source / "b.parquet").unlink()
     score_to(tiny, source, out, keep=["id"])
+    (out / "_manifest.parquet").unlink()  # as if the first process had been killed after the plan
+    assert score_to(tiny, source, out, keep=["id"]).parts == 0
     write_table(source / "b.parquet", 3)
     assert score_to(tiny, source, out, keep=["id"]).parts == 1

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +22,7 @@ from discopatch.images import NamedImage
 from tests.images.s3 import s3_bucket
 from tests.samples import one_camera, some_images
 
-from .samples import contents, local_ray, poisoned_workers, shard_folder, stored, tar_shard, three_nodes
+from .samples import contents, local_ray, poisoned_workers, shard_folder, stored, tar_shard, three_nodes, working_actors
 
 REFUSED = NamedImage("bad", np.zeros((3, 3, 3), np.uint8))
 
@@ -81,19 +81,21 @@ def test_ray_writes_the_files_of_one_process(tiny: Detector, tiny_file: Path, tm
             score_on_ray(tiny_file, loose, tmp_path / "other", device="cpu", progress=hide)
 
 
-def working_actors(top: int) -> list[int]:
-    """The processes below `top` that score a part with Ray at this moment."""
-    parents, titles = {}, {}
-    for status in Path("/proc").glob("[0-9]*/status"):
-        with suppress(OSError):
-            pid = int(status.parent.name)
-            parents[pid] = int(status.read_text().partition("PPid:")[2].split()[0])
-            titles[pid] = (status.parent / "cmdline").read_bytes()
+@pytest.mark.nightly
+def test_a_plain_process_beside_ray_does_other_parts(tiny: Detector, tiny_file: Path, tmp_path: Path) -> None:
+    source, out, beside = shard_folder(tmp_path / "in", [40] * 12), tmp_path / "scores", list[Future[Run]]()
+    score_to(tiny, source, tmp_path / "expected")
+    with local_ray(cores=1), ThreadPoolExecutor(1) as pool:
 
-    def is_below(pid: int) -> bool:
-        return pid == top or (pid in parents and is_below(parents[pid]))
+        def start(run: Run) -> None:
+            if not beside and run.parts == 1:
+                beside.append(pool.submit(score_to, tiny, source, out, workers=1))
 
-    return [pid for pid, title in titles.items() if title.startswith(b"ray::PartActor.score") and is_below(pid)]
+        run = score_on_ray(tiny_file, source, out, device="cpu", progress=start)
+        other = beside[0].result()
+    assert run.parts + other.parts == 12
+    assert min(run.parts, other.parts) > 0
+    assert contents(out) == contents(tmp_path / "expected")
 
 
 class Stop(BaseException):

@@ -228,6 +228,24 @@ def test_damaged_shards_are_no_images_and_are_scored_again_on_request(tiny: Dete
     assert (summary.images, summary.refusals.count) == (10, 0)
 
 
+def test_two_processes_do_not_retry_a_part_twice(tiny: Detector, tmp_path: Path) -> None:
+    """The second one begins and ends while the first one is at its first batch."""
+    source, out = image_folder(tmp_path / "in", 6), tmp_path / "scores"
+    for number in (1, 4):
+        (source / f"{number:03d}.png").write_text("no image")
+    score_to(tiny, source, out, per_part=2)
+    others = list[Run]()
+
+    def join(run: Run) -> None:
+        if not others:
+            others.append(run)
+            others.append(score_to(tiny, source, out, retry=True))
+
+    run = score_to(tiny, source, out, retry=True, progress=join)
+    assert (run.parts, run.elsewhere, others[1].parts) == (0, 2, 2)
+    assert score_to(tiny, source, out).parts == 0
+
+
 def test_what_is_passed_over_is_counted_and_named(tiny: Detector, tmp_path: Path) -> None:
     source, out = image_folder(tmp_path / "in", 3), tmp_path / "scores"
     image, other = ((source / f"{number:03d}.png").read_bytes() for number in range(2))

@@ -96,6 +96,16 @@ def test_the_memory_and_the_overhead_of_batch_scoring() -> None:
     assert figures("batch.md", pattern) == pytest.approx(expected, abs=0.51)
 
 
+def test_the_interruptions_of_ray() -> None:
+    run = results("ray-interruptions")
+    pattern = (
+        r"([\d,]+) small images on three .* workers (\d+) times and the command (\d+) times, and (\d+) times a node"
+    )
+    stopped = (run["stopped"][kind] for kind in ("worker", "driver", "node"))
+    assert figures("batch.md", pattern) == [run["images"], *stopped]
+    assert figures("batch.md", r"All ([\d,]+) rows were equal") == [run["equal rows"]] == [run["images"]]
+
+
 @pytest.mark.parametrize("decoder", ["scaled", "pillow"])
 def test_the_rate_of_each_decoder(decoder: str) -> None:
     found = results("scale")["decoders"][decoder]

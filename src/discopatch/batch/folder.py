@@ -8,7 +8,7 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -24,7 +24,7 @@ from discopatch.batch.plan import NOTHING, OTHER_FOLDER, Listing, Part, from_lin
 from discopatch.errors import ParameterError, RunError, SchemaError
 from discopatch.images import Refusal, RefusalReason, RefusalReport, list_source
 from discopatch.images.items import Reading
-from discopatch.images.stores import parse
+from discopatch.images.stores import Stamp, parse
 from discopatch.results import UNUSUAL_SHAPE, FittedDetector, Prediction
 from discopatch.schema import Digest, Name, Positive, between, load_json, read_fields
 from discopatch.utils import resolved
@@ -105,7 +105,7 @@ class Summary:
 class ScoresFolder:
     """A folder of scores; a part whose file is there is done.
 
-    again: the files of parts that are done, and are scored once more.
+    again: the files of parts that are done and are scored once more, as they are before that.
     reading: what the listing of the source passed over.
     """
 
@@ -114,10 +114,10 @@ class ScoresFolder:
         out: OutputFolder,
         manifest: Manifest,
         parts: tuple[Part, ...],
-        again: frozenset[str] = frozenset(),
+        again: Mapping[str, Stamp] | None = None,
         reading: Reading | None = None,
     ) -> None:
-        self.out, self.manifest, self.parts, self.again = out, manifest, parts, again
+        self.out, self.manifest, self.parts, self.again = out, manifest, parts, again or {}
         self.reading = Reading() if reading is None else reading
 
     @cached_property
@@ -129,7 +129,11 @@ class ScoresFolder:
 
     def is_scored(self, part: Part) -> bool:
         """Whether a part has its scores, and is not to be scored once more."""
-        return part.file not in self.again and self.out.has(part.file)
+        return self.out.stamp(part.file) not in (None, self.again.get(part.file))
+
+    def scored(self) -> set[str]:
+        """The files that have their scores, and are not to be scored once more."""
+        return {name for name, stamp in self.out.stamps().items() if stamp != self.again.get(name)}
 
     def done(self) -> list[Part]:
         """The parts that are done, by number."""
@@ -183,13 +187,15 @@ class ScoresFolder:
             reading.several = reading.several or tuple(notes.get("several", ()))
         return found
 
-    def refused(self) -> frozenset[str]:
+    def refused(self) -> dict[str, Stamp]:
         """The files of parts with refused images, or of which a shard could not be read to its end."""
         from pyarrow.dataset import field
 
         refused = field("error").is_valid()
         fragments = self.scores(parts).get_fragments() if (parts := self.done()) else ()
-        return frozenset(Path(each.path).name for each in fragments if each.count_rows(filter=refused))
+        stamps = self.out.stamps()
+        names = (Path(each.path).name for each in fragments if each.count_rows(filter=refused))
+        return {name: stamps[name] for name in names if name in stamps}
 
     def predictions(self) -> Iterator[Prediction]:
         """All predictions without components; RunError if parts are missing."""
@@ -240,7 +246,7 @@ def begin_scores(
     (manifest or wanted).check_same(wanted, folder.name)
     while True:
         before, generation = read_plans(folder)
-        again = ScoresFolder(folder, wanted, tuple(before.values())).refused() if retry else frozenset[str]()
+        again = ScoresFolder(folder, wanted, tuple(before.values())).refused() if retry else {}
         found = list_source(source, member=member)
         parts, changed, replaced = plan_parts(
             Listing(found, detector.limits), before, folder.names(), again, wanted.per_part, allow_missing=allow_missing
@@ -248,7 +254,10 @@ def begin_scores(
         for part in replaced:
             folder.remove(part.file)
         schema = None if manifest is None else ScoresFolder(folder, manifest, ()).schema
-        schema = kept_schema(changed, wanted.keep, part_schema(wanted.components), schema)
+        unknown = (
+            parts if schema is None else changed
+        )  # another process may have written the plan, and not the manifest
+        schema = kept_schema(unknown, wanted.keep, part_schema(wanted.components), schema)
         if not changed or folder.create(PLAN.format(generation), carrier(to_lines(changed), schema)):
             break
     if manifest is None and not folder.create(MANIFEST, wanted.to_bytes(schema)):

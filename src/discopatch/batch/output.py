@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from discopatch.images.stores import StorePath, parse, store_errors
+from discopatch.images.stores import Stamp, StorePath, parse, stamp_of_info, store_errors
 from discopatch.results import Prediction, as_row, column_types
 from discopatch.utils import check_output, legible, remove_leftovers, require, write_atomically
 
@@ -69,18 +69,26 @@ class OutputFolder:
             remove_leftovers(self.local)
 
     def names(self) -> set[str]:
-        """The names of all files; none if there is no folder yet."""
+        return set(self.stamps())
+
+    def stamps(self) -> dict[str, Stamp]:
+        """Size and time of change of all files by name; none if there is no folder yet."""
         import pyarrow.fs
 
         with store_errors(self.name, self._uri):
             found = self.filesystem.get_file_info(pyarrow.fs.FileSelector(self.path, allow_not_found=True))
-        return {each.base_name for each in found if each.type == pyarrow.fs.FileType.File}
+        return {each.base_name: stamp_of_info(each) for each in found if each.type == pyarrow.fs.FileType.File}
 
-    def has(self, name: str) -> bool:
+    def stamp(self, name: str) -> Stamp | None:
+        """Size and time of change of a file, if it is there."""
         import pyarrow.fs
 
         with store_errors(f"{self.name}/{name}", self._uri):
-            return bool(self.filesystem.get_file_info(self.place(name)).type == pyarrow.fs.FileType.File)
+            found = self.filesystem.get_file_info(self.place(name))
+        return stamp_of_info(found) if found.type == pyarrow.fs.FileType.File else None
+
+    def has(self, name: str) -> bool:
+        return self.stamp(name) is not None
 
     def read(self, name: str) -> bytes:
         with store_errors(f"{self.name}/{name}", self._uri), self.filesystem.open_input_file(self.place(name)) as file:

@@ -52,7 +52,7 @@ class Run:
     """
 
     def __init__(self, folder: ScoresFolder, progress: "Progress | None" = None) -> None:
-        self._names, self._listed = folder.out.names() - folder.again, time.monotonic()
+        self._names, self._listed = folder.scored(), time.monotonic()
         self.folder, self.todo = folder, [part for part in folder.parts if part.file not in self._names]
         counts = [part.images for part in self.todo]
         self._total = None if None in counts else sum(filter(None, counts))
@@ -64,10 +64,9 @@ class Run:
         self._started, self._ended, self._progress = time.monotonic(), 0.0, progress
 
     def __enter__(self) -> Self:
-        if self.todo:
-            self._claims.clean(self._names)
-        self._claims.__enter__()
         self.report()
+        self._claims.clean(self._names)
+        self._claims.__enter__()
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -79,7 +78,7 @@ class Run:
         while self._free:
             part = self._free.popleft()
             if time.monotonic() - self._listed > LISTED:
-                self._names, self._listed = self.folder.out.names() - self.folder.again, time.monotonic()
+                self._names, self._listed = self.folder.scored(), time.monotonic()
             if part.file in self._names:
                 self._skip(part)
             elif not self._claims.take(part.file):
@@ -194,7 +193,9 @@ def score_to(
     keep: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Run:
-    """Scores a source into a folder of Parquet, one file for each shard or each `per_part` loose images (10,000).
+    """Scores a source into a folder of Parquet, a file for each shard or `per_part` loose images (10,000).
+
+    Large shards are split into parts of about as many images.
 
     A part whose file is there is done, so the same call continues a run that was stopped or killed. The files are equal
     byte by byte, however many processes, workers and starts made them. Any number of processes may share the folder:

@@ -59,7 +59,7 @@ class StorePath:
             info = system.get_file_info(inside)
         if info.type is FileType.NotFound:
             return None
-        return replace(self, is_folder=info.type is FileType.Directory, stamp=_stamp(info))
+        return replace(self, is_folder=info.type is FileType.Directory, stamp=stamp_of_info(info))
 
     def below(self) -> Iterator["StorePath"]:
         """All files of the folder and of those below it, in no order; StoreError where they cannot be listed."""
@@ -71,7 +71,7 @@ class StorePath:
         for info in listed:
             if info.type is FileType.File:
                 path = posixpath.join(self.path, posixpath.relpath(info.path, inside))
-                yield StorePath(self.root, path, stamp=_stamp(info))
+                yield StorePath(self.root, path, stamp=stamp_of_info(info))
 
     def open(self) -> Any:
         """The file as pyarrow has it, which reads at any place; FileNotFoundError or StoreError."""
@@ -88,7 +88,7 @@ def _connected(uri: str) -> tuple[Any, str]:
     return system, start
 
 
-def _stamp(info: Any) -> Stamp:
+def stamp_of_info(info: Any) -> Stamp:
     return (int(info.size), int(info.mtime_ns or 0)) if info.size is not None else ()
 
 
