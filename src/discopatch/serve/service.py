@@ -148,7 +148,8 @@ class Stream:
                     if not self._is_foreign:
                         change.put(self.name, state=self.monitor.to_bytes())
             except BaseException:
-                self._doubt = (history.doubt, writes) if history.doubt is not None else None
+                doubt = history.database.doubt
+                self._doubt = None if doubt is None else (doubt, writes)
                 raise
             else:
                 self._change, self._is_new = number, False
@@ -190,6 +191,7 @@ class Stream:
     def _remove(self, writes: list[Write]) -> None:
         done = set(writes)
         with self._lock:
+            self.dropped -= sum(len(each.images) for each in done.difference(self.pending))
             self.pending = [each for each in self.pending if each not in done]
 
 
@@ -353,7 +355,7 @@ class Service:
 
     async def _answer(self, name: str, key: str) -> Answer | None:
         """The stored answer. If the history cannot be read, the transaction finds it later."""
-        if self.history_error is None or not self.history.is_shared:
+        if self.history_error is None or not self.history.database.is_shared:
             with suppress(DiscopatchError, TimeoutError):
                 return await asyncio.wait_for(asyncio.to_thread(self.history.answer, name, key), COMMIT_SECONDS)
         return None
@@ -454,7 +456,7 @@ class Service:
             except DiscopatchError as error:
                 self.metrics.history_errors.inc()
                 failed = str(error)
-        if self.history.is_shared and failed is None and time.monotonic() - self._looked_at > LOOK_SECONDS:
+        if self.history.database.is_shared and failed is None and time.monotonic() - self._looked_at > LOOK_SECONDS:
             try:
                 changes = self.history.changes()
                 for name, stream in self._streams.items():
