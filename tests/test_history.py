@@ -304,8 +304,11 @@ def test_a_reader_of_new_entries_misses_none_of_several_writers(postgres: Server
 
 
 @pytest.mark.slow
-def test_a_server_that_goes_away_is_an_error_and_its_return_is_found(postgres: Server) -> None:
+def test_a_server_that_goes_away_is_an_error_and_its_return_is_found(
+    postgres: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     address = postgres.new_database()
+    monkeypatch.setattr("discopatch.databases.AWAY_SECONDS", 0)
     with History(address) as history:
         add(history, NORMAL)
         postgres.stop()
@@ -330,7 +333,7 @@ def test_a_server_that_goes_away_is_an_error_and_its_return_is_found(postgres: S
 def test_a_commit_whose_answer_was_lost_is_known_afterwards(postgres: Server, is_lost: str) -> None:
     with History(postgres.new_database()) as history:
         add(history, NORMAL)
-        database: Any = history._database
+        database: Any = history.database
         execute = database.execute
 
         def lose(statement: str, values: tuple[object, ...] = ()) -> Any:
@@ -344,11 +347,11 @@ def test_a_commit_whose_answer_was_lost_is_known_afterwards(postgres: Server, is
         with pytest.raises(StoreError):
             add(history, FLAGGED)
         database.execute = execute
-        assert history.doubt is not None
-        assert history.was_committed(history.doubt) == (is_lost == "after")
+        assert history.database.doubt is not None
+        assert history.was_committed(history.database.doubt) == (is_lost == "after")
         assert len(names(history)) == 1 + (is_lost == "after")
         add(history, NORMAL)
-        assert history.doubt is None
+        assert history.database.doubt is None
 
 
 @pytest.mark.slow

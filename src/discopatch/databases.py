@@ -3,11 +3,12 @@
 import errno
 import os
 import sqlite3
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 from discopatch.errors import OutputError, ParameterError, StoreError
 from discopatch.utils import require, try_lock
@@ -19,6 +20,7 @@ PATIENCE = 30.0  # seconds for which another process may write to a file
 LARGEST_JOURNAL = 2**24  # bytes that the journal keeps on disk
 FULL_CODES = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_IOERR_FSYNC}
 
+AWAY_SECONDS = 1.0  # without another attempt to connect: one may take seconds
 SCHEMA = "discopatch"  # of the tables, in a database of PostgreSQL
 CONNECTION = {"connect_timeout": 5, "tcp_user_timeout": 10_000, "application_name": "discopatch"}  # unless given
 # A process that hangs in a transaction keeps the others waiting: the server ends it.
@@ -28,34 +30,11 @@ SET idle_in_transaction_session_timeout = '10s'
 """
 
 
-class Database(Protocol):
-    """What a history needs of the place of its tables; statements have ? for each value."""
+def open_database(place: Path | str, tables: str) -> "SqliteFile | PostgresSchema":
+    """The database of a path or an address; `tables` makes its tables, with {number} and {bytes} as types.
 
-    @property
-    def name(self) -> str:
-        """For messages, without a password."""
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether several processes record for one detector."""
-
-    @property
-    def doubt(self) -> str | None:
-        """The number of the last transaction, if it is unknown whether it was committed."""
-
-    def execute(self, statement: str, values: tuple[object, ...] = ()) -> Any: ...
-    def transaction(self) -> Any: ...
-    def errors(self) -> Any: ...
-    def was_committed(self, number: str) -> bool: ...
-    def reserve(self, detector: str) -> None: ...
-    def close(self) -> None: ...
-
-    @property
-    def is_in_place(self) -> bool: ...
-
-
-def open_database(place: Path | str, tables: str) -> Database:
-    """The database of a path or an address; `tables` makes its tables, with {number} and {bytes} as types."""
+    Both kinds have the same methods, and errors with the same meaning; statements have ? for each value.
+    """
     is_address = isinstance(place, str) and place.startswith(ADDRESSES)
     return PostgresSchema(str(place), tables) if is_address else SqliteFile(Path(place), tables)
 
@@ -170,9 +149,11 @@ class PostgresSchema:
     """A schema of its own in a database of a PostgreSQL server, for many threads and processes on many machines.
 
     A connection that was lost is opened again with the next transaction, and with the next query outside of one.
+    `doubt` is the number of the last transaction if the connection was lost while it was committed.
     """
 
     is_shared = is_in_place = True
+    doubt: str | None = None
 
     def __init__(self, address: str, tables: str) -> None:
         require("psycopg", "postgres")
@@ -186,8 +167,8 @@ class PostgresSchema:
             remedy = "give one such as postgresql://user@host/database"
             raise ParameterError(f"the address of the history cannot be read: {remedy}") from None
         place = "/".join(str(self._options.get(each, "")) for each in ("host", "dbname"))
-        self.name, self.doubt = f"postgresql://{place}", None
-        self._in_transaction = False
+        self.name = f"postgresql://{place}"
+        self._in_transaction, self._away_at = False, -AWAY_SECONDS
         with self.errors():
             self._connect()
             try:
@@ -197,7 +178,13 @@ class PostgresSchema:
                 raise
 
     def _connect(self) -> None:
-        self._connection = self._psycopg.connect(**self._options, autocommit=True)
+        if time.monotonic() - self._away_at < AWAY_SECONDS:
+            raise self._psycopg.OperationalError("the server is away")
+        try:
+            self._connection = self._psycopg.connect(**self._options, autocommit=True)
+        except self._psycopg.OperationalError:
+            self._away_at = time.monotonic()
+            raise
         self._connection.execute(SESSION)
 
     def _open(self, tables: str) -> None:
@@ -238,8 +225,10 @@ class PostgresSchema:
         except BaseException:
             if self._connection.closed:
                 self.doubt = number
-            with suppress(self._psycopg.Error):
+            try:
                 self._connection.execute("ROLLBACK")
+            except self._psycopg.Error:
+                self._connection.close()
             raise
         finally:
             self._in_transaction = False

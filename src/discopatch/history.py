@@ -102,44 +102,35 @@ class History(AbstractContextManager["History"]):
     def __init__(self, place: Path | str, *, keep: int = KEEP) -> None:
         self.keep = keep
         self._lock = threading.RLock()
-        self._database = open_database(place, TABLES)
+        self.database = open_database(place, TABLES)
         self._added: Counter[str] = Counter()  # new predictions of each detector, since the last were removed
 
     @property
     def name(self) -> str:
         """The path, or the address without user and password."""
-        return self._database.name
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether other processes may record for the same detectors."""
-        return self._database.is_shared
+        return self.database.name
 
     @property
     def is_in_place(self) -> bool:
         """Whether the file is still there, and was not replaced."""
-        return self._database.is_in_place
-
-    @property
-    def doubt(self) -> str | None:
-        """A number of the last transaction if the connection was lost while it was committed: see `was_committed`."""
-        return self._database.doubt
+        return self.database.is_in_place
 
     def was_committed(self, doubt: str) -> bool:
-        with self._lock, self._database.errors():
-            return self._database.was_committed(doubt)
+        """Whether the transaction of a `database.doubt` was committed."""
+        with self._lock, self.database.errors():
+            return self.database.was_committed(doubt)
 
     def reserve(self, detector: str) -> None:
         """Keeps other processes from recording for the detector in the same file until this history is closed.
 
         Raises StoreError while another process does: each would overwrite the state of the other's monitor.
         """
-        self._database.reserve(detector)
+        self.database.reserve(detector)
 
     @contextmanager
     def transaction(self) -> Iterator[Self]:
         """All changes of the block are stored at its end, unless an error leaves it; then none is."""
-        with self._lock, self._database.errors(), self._database.transaction():
+        with self._lock, self.database.errors(), self.database.transaction():
             yield self
             for detector, count in list(self._added.items()):
                 if count > self.keep // 1000:
@@ -148,11 +139,11 @@ class History(AbstractContextManager["History"]):
 
     def execute(self, statement: str, *values: object) -> Any:
         """Changes rows, in a transaction."""
-        return self._database.execute(statement, values)
+        return self.database.execute(statement, values)
 
     def rows(self, statement: str, *values: object) -> list[Any]:
         """All rows that a query finds."""
-        with self._lock, self._database.errors():
+        with self._lock, self.database.errors():
             return list(self.execute(statement, *values).fetchall())
 
     def insert(self, table: str, **values: object) -> int:
@@ -261,8 +252,8 @@ class History(AbstractContextManager["History"]):
         return Counts(*found[0]) if found else Counts(0, 0, 0)
 
     def close(self) -> None:
-        with self._lock, self._database.errors():
-            self._database.close()
+        with self._lock, self.database.errors():
+            self.database.close()
 
     def __exit__(self, *error: object) -> None:
         self.close()

@@ -2,9 +2,10 @@
 
 import contextlib
 import itertools
+import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,6 @@ from tests.serve.samples import (
 
 DATA = [data for _, data in camera_files(8)]
 NOISE = png(noise(64))
-Send = Callable[[str], bytes]
 
 
 def post(client: httpx.Client, name: str, data: bytes, key: str | None = None) -> httpx.Response:
@@ -189,6 +189,33 @@ def test_a_killed_service_has_every_answered_image_in_its_file(
             wait_until(lambda: len(answered) > len(names) + 20)
         assert again.stop() == 0
     checked(path, runtime, answered)
+
+
+@pytest.mark.slow
+def test_a_service_with_another_detector_adds_no_evidence_until_it_is_reloaded(
+    serve: Serve, postgres: Server, tmp_path: Path, detector_file: Path, other_file: Path
+) -> None:
+    address, paths = postgres.new_database(), [tmp_path / "1", tmp_path / "2"]
+    clients: list[Any] = [
+        serve(detectors={NAME: Path(shutil.copy(detector_file, path))}, history=address) for path in paths
+    ]
+
+    def counted() -> list[int]:
+        return [client.get(MONITOR).json()["images"] for client in clients]
+
+    assert [post(client, f"{number}-x", DATA[0]).status_code for number, client in enumerate(clients)] == [200, 200]
+    wait_until(lambda: counted() == [2, 2])
+    shutil.copy(other_file, paths[0])
+    assert clients[0].post("/v1/reload").json()["changed"] == [NAME]
+    wait_until(lambda: counted()[0] == 0)
+    assert post(clients[0], "2-x", DATA[0]).json()["monitor"]["images"] == 1
+    post(clients[1], "3-x", DATA[0])
+    with History(address) as history:
+        assert [each.evidence is None for each in history.recent(NAME)] == [True, False, False, False]
+    shutil.copy(other_file, paths[1])
+    clients[1].post("/v1/reload")
+    assert post(clients[1], "4-x", DATA[0]).json()["monitor"]["images"] == 2
+    wait_until(lambda: counted() == [2, 2])
 
 
 def test_a_repeated_request_gets_its_first_answer_after_a_restart(

@@ -194,15 +194,19 @@ async def events(
     """`prediction`, `monitor` and `alarm`. With Last-Event-ID, the missed predictions come first."""
     name, stream, version = loaded.name, loaded.stream, -1
     last, was_alarm = last_event_id, stream.monitor.status.alarm
-    if last is None:
-        newest = await asyncio.to_thread(service.history.recent, name, 1)
-        last = newest[0].id if newest else 0
     while not service.is_stopping:
         if stream.version == version:
             await asyncio.sleep(EVENT_SECONDS)
             continue
         seen = stream.version
-        entries = await asyncio.to_thread(service.history.following, name, last, EVENTS_AT_ONCE)
+        try:
+            if last is None:
+                newest = await asyncio.to_thread(service.history.recent, name, 1)
+                last = newest[0].id if newest else 0
+            entries = await asyncio.to_thread(service.history.following, name, last, EVENTS_AT_ONCE)
+        except StoreError:  # the server of the history is away
+            await asyncio.sleep(EVENT_SECONDS)
+            continue
         for entry in entries:
             last = entry.id
             yield ServerSentEvent(event="prediction", id=str(last), data=entry_of(loaded, entry))

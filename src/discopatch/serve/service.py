@@ -42,7 +42,6 @@ MOST_PENDING = 2000  # predictions per detector that are not in the history yet;
 THUMBNAIL = 96  # pixels along a side
 
 
-Alarm: TypeAlias = MonitorStatus | None  # that an image has raised
 Scored: TypeAlias = tuple[PredictedImage, bytes | None]  # without pixels; its thumbnail
 
 
@@ -79,28 +78,28 @@ class Stream:
         self._metrics, self._lock, self._turn = metrics, Lock(), Lock()
         metrics.begin(name)
 
-    def follow(self, detector: FittedDetector, rate: float, state: bytes | None) -> None:
-        """Monitors the detector. The stream continues if the state belongs to this detector and rate."""
+    def follow(self, detector: FittedDetector, rate: float, state: bytes | None, change: int) -> None:
+        """Monitors the detector. The stream continues if the state, of this change, is of this detector and rate."""
         with self._turn:
-            self._detector, self._rate, self._is_new, self._change = detector, rate, True, None
-            self._load(state)
+            self._detector, self._rate, self._is_new, self._change = detector, rate, True, change
+            self.monitor = self._load(state)
+            self._show()
 
-    def _load(self, state: bytes | None) -> None:
-        """Takes a state of the history."""
+    def _load(self, state: bytes | None) -> Monitor:
+        """The monitor with a state of the history; with that of another detector a new one, or the one before."""
         try:
             if state is None:
-                self.monitor = Monitor(self._detector, false_alarm_rate=self._rate)
+                monitor = Monitor(self._detector, false_alarm_rate=self._rate)
             else:
-                self.monitor = Monitor.from_bytes(state, self._detector, self._rate)
+                monitor = Monitor.from_bytes(state, self._detector, self._rate)
             self._is_foreign = False
+            return monitor
         except DiscopatchError as error:
             detail = "a new stream begins" if self._is_new else "images do not count: reload this or the other service"
             if not self._is_foreign:
                 log_event(logging.WARNING, "monitor", detector=self.name, detail=f"{detail}: {error}")
-            if self._is_new:
-                self.monitor = Monitor(self._detector, false_alarm_rate=self._rate)
             self._is_foreign = not self._is_new
-        self._show()
+            return Monitor(self._detector, false_alarm_rate=self._rate) if self._is_new else self.monitor
 
     def _show(self) -> None:
         self.version += 1
@@ -124,8 +123,8 @@ class Stream:
         """Takes the state after this change, if another process has made it."""
         with self._turn:
             if change not in (None, self._change):
-                self._load(history.state(self.name))
-                self._change = change
+                self.monitor, self._change = self._load(history.state(self.name)), change
+                self._show()
 
     def write(self, history: History) -> None:
         """Writes what is pending and the monitor's state after it, in one transaction."""
@@ -138,18 +137,20 @@ class Stream:
             try:
                 with history.transaction() as change:
                     number = change.begin_change(self.name)
-                    if self._change is None or number != self._change + 1:
-                        self._load(change.state(self.name))
+                    is_other = self._change is None or number != self._change + 1
+                    monitor = self._load(change.state(self.name)) if is_other else self.monitor
                     self._change = None  # until it is committed
-                    counted = [each for write in writes for each in self._count(change, write)]
+                    counted = [each for write in writes for each in self._count(change, monitor, write)]
+                    self.monitor = monitor  # also if the rest fails
                     for prediction, values, alarm in counted:
                         change.add(self.name, prediction, **values)
                         if alarm is not None:
                             change.add_alarm(self.name, values["time"], alarm.as_dict())
                     if not self._is_foreign:
-                        change.put(self.name, state=self.monitor.to_bytes())
+                        change.put(self.name, state=monitor.to_bytes())
             except BaseException:
-                self._doubt = (history.doubt, writes) if history.doubt is not None else None
+                doubt = history.database.doubt
+                self._doubt = None if doubt is None else (doubt, writes)
                 raise
             else:
                 self._change, self._is_new = number, False
@@ -161,7 +162,7 @@ class Stream:
                         each.tried.set_result(None)
 
     def _count(
-        self, change: History, write: Write
+        self, change: History, monitor: Monitor, write: Write
     ) -> Iterator[tuple[Prediction, dict[str, Any], MonitorStatus | None]]:
         """Counts the images for the monitor, unless a request with the same key was written before."""
         if write.key is not None and write.answer is not None:
@@ -170,15 +171,15 @@ class Stream:
             else:
                 change.add_answer(self.name, write.key, write.answer, len(write.images))
         if write.restart:
-            self.monitor.restart()
+            monitor.restart()
         for prediction, values in write.images:
-            alarm = None
+            evidence = alarm = None
             if values["digest"] == self._detector.digest_ and not self._is_foreign:
-                was_alarm = self.monitor.status.alarm
-                status = self.monitor.update(prediction)
-                values["evidence"] = status.log10_evidence
+                was_alarm = monitor.status.alarm
+                status = monitor.update(prediction)
+                evidence = status.log10_evidence
                 alarm = status if status.alarm and not was_alarm else None
-            yield prediction, values, alarm
+            yield prediction, {**values, "evidence": evidence}, alarm
 
     def _settle(self, history: History) -> None:
         """Removes what a transaction has written whose connection was lost before its end was confirmed."""
@@ -191,6 +192,7 @@ class Stream:
     def _remove(self, writes: list[Write]) -> None:
         done = set(writes)
         with self._lock:
+            self.dropped -= sum(len(each.images) for each in done.difference(self.pending))
             self.pending = [each for each in self.pending if each not in done]
 
 
@@ -356,7 +358,7 @@ class Service:
 
     async def _answer(self, name: str, key: str) -> Answer | None:
         """The stored answer. If the history cannot be read, the transaction finds it later."""
-        if self.history_error is None or not self.history.is_shared:
+        if self.history_error is None or not self.history.database.is_shared:
             with suppress(DiscopatchError, TimeoutError):
                 return await asyncio.wait_for(asyncio.to_thread(self.history.answer, name, key), COMMIT_SECONDS)
         return None
@@ -420,9 +422,10 @@ class Service:
             except (DiscopatchError, OSError) as error:
                 raise ParameterError(f"detector {name}: {error}") from error
         before = {name: each.key for name, each in self.loaded.items()}
+        changes = self.history.changes()  # before the states
         states = {name: self.history.state(name) for name in found}
         for name, each in found.items():
-            each.stream.follow(each.detector, self.settings.rate, states[name])
+            each.stream.follow(each.detector, self.settings.rate, states[name], changes.get(name, 0))
         self._work.set()
         self.loaded, self.tokens = found, tokens
         return [name for name, each in found.items() if before.get(name) != each.key]
@@ -461,7 +464,7 @@ class Service:
             except DiscopatchError as error:
                 self.metrics.history_errors.inc()
                 failed = str(error)
-        if self.history.is_shared and failed is None and time.monotonic() - self._looked_at > LOOK_SECONDS:
+        if self.history.database.is_shared and failed is None and time.monotonic() - self._looked_at > LOOK_SECONDS:
             try:
                 changes = self.history.changes()
                 for name, stream in self._streams.items():
