@@ -5,13 +5,13 @@ import os
 import shutil
 from datetime import datetime
 from pathlib import Path
-from threading import Timer
 
 import pyarrow
 import pyarrow.parquet
 import pytest
 
 from discopatch import Detector
+from discopatch.batch import Run as BatchRun
 from discopatch.batch import read_scores
 from discopatch.batch.claims import Claims
 from discopatch.batch.output import OutputFolder, part_schema
@@ -54,7 +54,7 @@ def test_scores_are_written_and_summed_up(score: Run, detector: Detector, materi
 
 
 def test_parts_of_another_process_are_watched_and_taken_when_it_has_ended(
-    score: Run, detector: Detector, tmp_path: Path
+    score: Run, detector: Detector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     score()
     (_, part, _) = parts = part_files(tmp_path / "scores")
@@ -62,7 +62,13 @@ def test_parts_of_another_process_are_watched_and_taken_when_it_has_ended(
     part.unlink()
     claims = Claims(OutputFolder.open(tmp_path / "scores"), part_schema(detector.component_names))
     claims.take(part.name)
-    Timer(2.5, claims.release, [part.name]).start()
+    watch = BatchRun.watch
+
+    def watch_once(run: BatchRun) -> None:
+        watch(run, 0)
+        claims.release(part.name)
+
+    monkeypatch.setattr(BatchRun, "watch", watch_once)
     finished = score()
     assert finished.status == 0
     assert finished.err.startswith("1 part claimed by other processes")
