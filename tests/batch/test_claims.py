@@ -18,8 +18,8 @@ from discopatch.batch.output import OutputFolder, carried, carrier, part_schema
 
 @pytest.fixture
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Claims]:
-    """The claims of several processes on one folder, which expire in half a second."""
-    monkeypatch.setattr(module, "EXPIRED", 0.5)
+    """The claims of several processes on one folder, which expire in a second."""
+    monkeypatch.setattr(module, "EXPIRED", 1.0)
     monkeypatch.setattr(module, "RENEWED", 0.05)
     return lambda: Claims(OutputFolder.open(tmp_path), part_schema())
 
@@ -44,10 +44,10 @@ def test_a_claim_expires_unless_it_is_renewed(make: Callable[[], Claims], tmp_pa
         assert one.take("a.parquet")
         for _ in range(8):
             assert not other.take("a.parquet")
-            time.sleep(0.1)
+            time.sleep(0.2)
         one._held.clear()  # not renewed from here on
         assert not other.take("a.parquet")
-        time.sleep(0.6)
+        time.sleep(1.1)
         assert other.take("a.parquet")
         assert not one.take("a.parquet")
     assert len(list((tmp_path / "_claims").iterdir())) == 1
@@ -58,7 +58,7 @@ def test_a_process_that_lost_its_claim_does_not_renew_it(make: Callable[[], Clai
     one, other, third = make(), make(), make()
     one.take("a.parquet")
     assert not other.take("a.parquet")
-    time.sleep(0.6)
+    time.sleep(1.1)
     assert other.take("a.parquet")
     one._renew()
     assert other._is_own("a.parquet")
@@ -87,7 +87,7 @@ def test_processes_of_other_machines_and_unreadable_claims_expire(make: Callable
     other = make()
     for name in ("a.parquet", "b.parquet"):
         assert not other.take(name)
-    time.sleep(0.6)
+    time.sleep(1.1)
     for name in ("a.parquet", "b.parquet"):
         assert other.take(name)
 
