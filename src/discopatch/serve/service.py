@@ -379,6 +379,7 @@ class Service:
         jobs = [Job(item, work, batch_size) for item in bounded]
         self.queue.submit(jobs)
         answer = asyncio.gather(*(asyncio.wrap_future(job.result) for job in jobs))
+        answer.add_done_callback(lambda each: each.cancelled() or each.exception())  # asyncio logs one that is not read
         leaving = asyncio.create_task(until_gone(request))
         try:
             awaited: set[asyncio.Future[Any]] = {answer, leaving}
