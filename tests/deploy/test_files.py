@@ -51,7 +51,7 @@ def test_every_package_has_an_exact_version_that_the_project_allows() -> None:
     exact = {each.name: each.specifier for each in map(Requirement, (x for x in lines if x and x[0] != "#"))}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    served = [*extras["serve"], *extras["runtime"], *extras["signed"]]
+    served = [*extras["serve"], *extras["runtime"], *extras["signed"], *extras["postgres"]]
     wanted = [Requirement(each) for each in (*project["dependencies"], *served)]
     allowed = {each.name.lower(): each.specifier for each in wanted}
     assert {Requirement(each).name for each in served} <= exact.keys()
