@@ -35,7 +35,6 @@ MAX_SIDE = 2**14  # pixels
 SILENT = 0.02  # standard deviations per descriptor, below which a change has no effect
 
 EMBEDDED = 192**2  # pixels in the middle of an image that the network embeds: a pass takes long
-MOST_EMBEDDED = 0.4  # share of the images
 AT_ONCE = 1 << 18  # pixels that are measured together; with fewer, threads contend for Python's lock
 
 Labels = NDArray[np.intp]
@@ -166,14 +165,11 @@ class ReasonModel(Fitted):
         """A model from normal images (B, H, W, 3).
 
         images: how many of the images are changed in each of the known ways; more take longer.
-        embed: that of the network, where it has an embedding; the same is needed to score. Then no more than the share
-            MOST_EMBEDDED of the images is changed.
+        embed: that of the network, where it has an embedding; the same is needed to score.
         groups: numbers of the images that belong together.
         """
         learnt, size, pixels = LearntChanges.load(), pixels.shape[1:3], central(pixels)
-        has_embedding = embed(central(pixels[:1], EMBEDDED)).size > 0
-        chosen = pixels[: min(images, round(MOST_EMBEDDED * len(pixels))) if has_embedding else images]
-        image, regions = examples_of(pixels, chosen, learnt, embed, seed=seed)
+        image, regions = examples_of(pixels, pixels[:images], learnt, embed, seed=seed)
         live = [number for number in range(len(PROBES)) if image.moves(number)]
 
         def fitted(chosen: NDArray[np.bool_]) -> tuple[ChangeModel, ChangeModel]:
