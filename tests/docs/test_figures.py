@@ -62,20 +62,23 @@ def test_the_false_alarms_of_the_monitor(calibration: int) -> None:
 
 
 def test_the_load_of_the_service() -> None:
-    runs, soak = results("serve-load")["runs"], results("serve-soak")
+    runs, soak = results("serve-load")["runs"], results("soak")
     names = ("1 clients", "8 clients", "128 clients", "in process, threads")
     one, eight, many, process = (runs[name]["images a second"] for name in names)
     pattern = (
-        r"(\d+) images/s and a median of (\d+) ms with one client, (\d+) images/s with 8, (\d+) .* threads (\d+)\. In"
+        r"(\d+) images/s and a median of (\d+) ms with one client, (\d+) images/s with 8, (\d+) .* threads (\d+)\. A"
     )
     expected = [one, runs["1 clients"]["p50"], eight, many, process]
     assert figures("serving.md", pattern) == pytest.approx(expected, abs=0.51)
-    pattern = r"with ([\d,]+) good, .* all ([\d,]+) scores .* memory stayed at (\d+) to (\d+) MiB"
-    memory = soak["memory, MiB"]
-    expected = [soak["requests"], soak["images compared"], memory["median, second tenth"], memory["median, last tenth"]]
+    pattern = (
+        r"had ([\d,]+) good, .* (\d+) kills and (\d+) full .* All ([\d,]+) sc.* the ([\d,]+) ans.* reached (\d+) MiB"
+    )
+    names = ("requests", "kills", "full disks", "images compared", "answered images")
+    expected = [*(soak[name] for name in names), soak["memory, MiB"]["most of the group"]]
     assert figures("serving.md", pattern) == pytest.approx(expected, abs=0.51)
-    assert soak["different"] == 0
-    assert not any(re.search(": 5..", name) for name in soak["statuses"])
+    assert soak["unexpected"] == []
+    assert not any(soak[name] for name in ("answered, not in the history", "more than once in the history"))
+    assert [name for name in soak["statuses"] if re.search(": 5..", name)] == ["ready: 503"]
 
 
 def test_the_memory_and_the_overhead_of_batch_scoring() -> None:

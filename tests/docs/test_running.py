@@ -65,7 +65,7 @@ def run_block(block: Block, names: dict[str, str], bucket: Bucket | None, stack:
             if words[:2] == ["discopatch", "serve"]:
                 names["address"] = start(words[1:], stack)
             elif words[:2] == ["discopatch", "watch"]:
-                run_command([*words, "--once", "--settle", "0"], bucket)
+                run_command([*words, "--once"], bucket)
             elif words[0] == "discopatch":
                 run_command(words, bucket)
             elif words[0] not in ("pip", "make"):
