@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from discopatch.encoders.base import BASIC_KINDS, TOGETHER, Encoder, Features, Kind, Output, map_on_cores
+from discopatch.encoders.base import BASIC_KINDS, Encoder, Features, Kind, Output, map_on_cores
 from discopatch.encoders.places import Compare, find_places, is_large
 from discopatch.errors import ParameterError
 from discopatch.images import PixelRange, Pixels, Transform
@@ -208,13 +208,6 @@ class DiscriminatorEncoder(Encoder):
             batches = (np.ascontiguousarray(pixels[part : part + self.batch_size]) for part in parts)
             return Features.concatenate([self._features(arrays) for arrays in self._fast.stream(batches)])
         return self._extract(torch.from_numpy(np.ascontiguousarray(pixels)))
-
-    def embed(self, pixels: Pixels) -> NDArray[np.float32]:
-        if not self.embedding or self.together > 1 or is_large(*pixels.shape[1:3]):
-            return super().embed(pixels)
-        # Small images take a quarter less time in one pass, which changes the last digits.
-        parts = torch.from_numpy(np.ascontiguousarray(pixels)).split(TOGETHER)
-        return np.concatenate([self._run(part).statistics[:, -self.embedding :] for part in parts])
 
     def _is_usual(self, pixels: Pixels | Tensor) -> bool:
         """Whether the images have the shape of the fast pass."""

@@ -34,7 +34,6 @@ SMALLEST_LEVEL, NEVER = 1.0, 1e12  # of a reason, in standard deviations of norm
 MAX_SIDE = 2**14  # pixels
 SILENT = 0.02  # standard deviations per descriptor, below which a change has no effect
 
-EMBEDDED = 192**2  # pixels in the middle of an image that the network embeds: a pass takes long
 AT_ONCE = 1 << 18  # pixels that are measured together; with fewer, threads contend for Python's lock
 
 Labels = NDArray[np.intp]
@@ -201,9 +200,7 @@ class ReasonModel(Fitted):
         height, width = self.size.int().tolist()
         resized = np.array(Image.fromarray(pixels).resize((width, height), Image.Resampling.BICUBIC))
         middle = central(resized[None])
-        whole = self.image.evidence(
-            np.hstack([self.learnt.describe(descriptors(middle)), embed(central(middle, EMBEDDED))])
-        )
+        whole = self.image.evidence(np.hstack([self.learnt.describe(descriptors(middle)), embed(middle)]))
         parts = of_regions(self.regions.evidence(self.learnt.describe(descriptors(cut(middle)))))
         centres, spreads, _ = np.split(self.level.numpy()[:, None], [2, 4])
         image, local = (np.stack([whole[0], parts]) - centres) / spreads
@@ -226,11 +223,11 @@ def examples_of(
     taken = [np.random.default_rng([seed, 5, index]).permutation(regions) for index in range(len(chosen))]
     rows = np.concatenate([index * regions + np.sort(each[:LEARNT_REGIONS]) for index, each in enumerate(taken)])
     with ThreadPoolExecutor(DEFAULT_WORKERS) as pool:
-        found, embedded = [(measured(pixels, pool), measured(cut(pixels), pool))], [embed(central(pixels, EMBEDDED))]
+        found, embedded = [(measured(pixels, pool), measured(cut(pixels), pool))], [embed(pixels)]
         for _, form in FORMS:
             images = changed(form, chosen, seed=seed)
             found.append((measured(images, pool), measured(cut(images)[rows], pool)))
-            embedded.append(embed(central(images, EMBEDDED)))
+            embedded.append(embed(images))
     # All at once: a matrix product in between would leave BLAS threads spinning.
     whole, local = (learnt.describe(np.concatenate(each)) for each in zip(*found, strict=True))
     whole = np.hstack([whole, np.concatenate(embedded)])

@@ -188,10 +188,10 @@ def changed(change: Change, pixels: Pixels, *, seed: int) -> Pixels:
     return np.ascontiguousarray(result.permute(0, 2, 3, 1).numpy())
 
 
-def central(pixels: Pixels, most: int = MAX_PIXELS) -> Pixels:
-    """The middle of images (B, H, W, 3), with at most so many pixels: what changes a whole image is seen there too."""
+def central(pixels: Pixels) -> Pixels:
+    """The middle of images (B, H, W, 3), with at most MAX_PIXELS each: what changes a whole image is seen there too."""
     height, width = pixels.shape[1:3]
-    shrunk = min(1.0, sqrt(most / (height * width)))
+    shrunk = min(1.0, sqrt(MAX_PIXELS / (height * width)))
     if shrunk == 1:
         return pixels
     rows, columns = (
