@@ -73,8 +73,8 @@ def test_the_load_of_the_service() -> None:
     pattern = (
         r"had ([\d,]+) good, .* (\d+) kills and (\d+) full .* All ([\d,]+) sc.* the ([\d,]+) ans.* reached (\d+) MiB"
     )
-    names = ("requests", "kills", "full disks", "images compared", "answered images")
-    expected = [*(soak[name] for name in names), soak["memory, MiB"]["most of the group"]]
+    counts = ("requests", "kills", "full disks", "images compared", "answered images")
+    expected = [*(soak[name] for name in counts), soak["memory, MiB"]["most of the group"]]
     assert figures("serving.md", pattern) == pytest.approx(expected, abs=0.51)
     assert soak["unexpected"] == []
     assert not any(soak[name] for name in ("answered, not in the history", "more than once in the history"))
