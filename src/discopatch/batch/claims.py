@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from secrets import token_hex
 from threading import Event, Thread
@@ -101,6 +102,7 @@ def owner_of(content: bytes) -> dict[str, Any]:
     return {}
 
 
+@cache
 def machine() -> str:
     """This machine since its start, and the namespace of its process ids; empty where they are unknown."""
     with suppress(OSError):

@@ -63,9 +63,8 @@ def open_onnx(path: Path, threads: int | None) -> Engine:
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads or 0
-    options.add_session_config_entry(
-        "session.intra_op.allow_spinning", "0"
-    )  # idle threads would use a third of the CPU
+    # Idle threads would use a third of the CPU.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     names = [each.name for each in session.get_outputs()]
     return lambda pixels: dict(zip(names, session.run(names, {PIXELS: pixels}), strict=True))
