@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -38,16 +39,25 @@ def test_one_process_at_a_time_has_a_claim(make: Callable[[], Claims]) -> None:
     assert other.take("a.parquet")
 
 
-def test_a_claim_expires_unless_it_is_renewed(make: Callable[[], Claims], tmp_path: Path) -> None:
-    one, other = make(), make()
+def test_a_claim_expires_unless_it_is_renewed(
+    make: Callable[[], Claims], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock goes on only once the thread has renewed the claim, however late that is."""
+    one, other, now = make(), make(), [0.0]
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0], time=time.time))
     with one:
         assert one.take("a.parquet")
+        (claim,) = (tmp_path / "_claims").iterdir()
         for _ in range(8):
+            before = claim.read_bytes()
             assert not other.take("a.parquet")
-            time.sleep(0.2)
+            while claim.read_bytes() == before:
+                time.sleep(0.01)
+            now[0] += 0.9
+        one._renewing.__exit__(None, None, None)
         one._held.clear()  # not renewed from here on
         assert not other.take("a.parquet")
-        time.sleep(1.1)
+        now[0] += 1.1
         assert other.take("a.parquet")
         assert not one.take("a.parquet")
     assert len(list((tmp_path / "_claims").iterdir())) == 1
