@@ -39,7 +39,7 @@ def head_of(found: Detector) -> ComponentsHead:
 def test_it_scores_and_explains_each_image_alone(found: Detector) -> None:
     new = one_camera(6, seed=1)
     assert head_of(found).parts == tuple(part for part in PART_NAMES if part != "embedding")
-    assert found.encoder_.kinds == {"logits", "statistics", "pooled", "places"}
+    assert found.encoder_.kinds == {"logits", "statistics", "pooled", "places", "tones"}
     usual = found.score(new)
     noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
     assert found.score([noise])[0] > np.median(usual)  # one of six normal images may be unusual

@@ -260,7 +260,7 @@ def fit_images(
     alike = one_shape(pixels)
     pixels = [own if each.shape == own.shape else each for each, own in zip(pixels, alike, strict=True)]  # held once
     probed = central(alike[:N_PROBED]) if parameters.patches == "dense" else alike[:N_PROBED]
-    known = normal.features.statistics[sampled[:N_PROBED]] if probed.shape[1:] == alike.shape[1:] else None
+    known = normal.features.select(sampled[:N_PROBED]) if probed.shape[1:] == alike.shape[1:] else None
     shifts = measure_shifts(encoder.extract_pixels, probed, seed=seed, before=known)
     release_memory()
     places = compare_places(local, normal, split, seed=seed)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from discopatch.calibration import fold_numbers, threshold
-from discopatch.encoders import Features, FeatureSizes
+from discopatch.encoders import N_TONES, Features, FeatureSizes
 from discopatch.errors import WeightsError
 from discopatch.heads import ComponentsHead, PlaceModel
 from discopatch.heads.memory import Neighbours
@@ -22,6 +22,7 @@ from tests.samples import without_logits
 
 LAYERS, EMBEDDING = (8, 12, 14), 6
 DIMENSIONS, CHANNELS, GRID, PLACE = sum(LAYERS) + EMBEDDING, 6, (3, 3), 4
+MOVED = DIMENSIONS + N_TONES  # by known changes
 SIZES = FeatureSizes(DIMENSIONS, CHANNELS, PLACE, logits=True)
 
 
@@ -35,12 +36,13 @@ def features_of(images: int, *, seed: int = 0) -> Features:
         rng.normal(size=(images, DIMENSIONS)).astype(np.float32),
         (3 + rng.normal(size=(images, CHANNELS))).astype(np.float32),
         places.astype(np.float32),
+        rng.normal(size=(images, N_TONES)).astype(np.float32),
     )
 
 
 def shifts(seed: int = 3) -> dict[str, NDArray[np.float32]]:
     rng = np.random.default_rng(seed)
-    return {name: (rng.normal(size=(1, DIMENSIONS)) * rng.uniform(1, 2, (5, 1))).astype(np.float32) for name in "ab"}
+    return {name: (rng.normal(size=(1, MOVED)) * rng.uniform(1, 2, (5, 1))).astype(np.float32) for name in "ab"}
 
 
 def scenes(images: int, *, seed: int = 0, moved: float = 0.0) -> Features:
@@ -52,7 +54,7 @@ def scenes(images: int, *, seed: int = 0, moved: float = 0.0) -> Features:
 
 
 def scene_shifts() -> dict[str, NDArray[np.float32]]:
-    return {"a": np.repeat([[0.4] * 20 + [0.0] * 20], 4, 0).astype(np.float32)}
+    return {"a": np.repeat([[0.4] * 20 + [0.0] * (MOVED - 20)], 4, 0).astype(np.float32)}
 
 
 def with_places_moved(features: Features, by: float) -> Features:
@@ -131,6 +133,7 @@ def test_the_score_joins_how_rare_parts_are_among_images_that_were_not_fitted() 
 
     def by_parts(part: ComponentsHead, features: Features) -> NDArray[np.float64]:
         statistics = features.statistics
+        tone_mean, tone_filters = part.tone_mean.numpy(), part.tone_filters.numpy()
         return np.column_stack(
             [
                 -features.logits.astype(np.float64).mean(1),
@@ -138,23 +141,24 @@ def test_the_score_joins_how_rare_parts_are_among_images_that_were_not_fitted() 
                 log_distance(part.embedding, statistics[:, embedding:]),
                 log_distance(part.deep, statistics[:, early:embedding]),
                 part.neighbours(torch.from_numpy(features.pooled)).numpy(),
+                np.square(np.maximum((features.tones - tone_mean) @ tone_filters.T, 0)).mean(1),
                 (statistics.astype(np.float64) - part.mean.numpy()) @ part.filters.numpy().T,
             ]
         )
 
-    fold, held_out = fold_numbers(60), np.empty((60, 7))
+    fold, held_out = fold_numbers(60), np.empty((60, 8))
     for number in range(5):
         part = ComponentsHead(layer_sizes=LAYERS).fit(normal.select(fold != number), known)
         held_out[fold == number] = by_parts(part, normal.select(fold == number))
     found = by_parts(head, new)
-    responses = [standardise(values[:, 5:], held_out[:, 5:]).max(1, keepdims=True) for values in (held_out, found)]
+    responses = [standardise(values[:, 6:], held_out[:, 6:]).max(1, keepdims=True) for values in (held_out, found)]
     maxima = np.concatenate([maxima_of(each.places, places.model) for each in new.one_by_one()])
     squares = [rare(values, places.maxima).sum(1) for values in (places.maxima, maxima)]
-    order = [0, 1, 5, 2, 3, 4]  # of the parts
-    before = np.column_stack([held_out[:, :5], responses[0]])[:, order]
+    order = [0, 1, 6, 2, 5, 3, 4]  # of the parts
+    before = np.column_stack([held_out[:, :6], responses[0]])[:, order]
     before = np.column_stack([before, squares[0][np.argsort(places.rows)]])
-    after = np.column_stack([np.column_stack([found[:, :5], responses[1]])[:, order], squares[1]])
-    weights = np.log([1 / 22] * 4 + [3 / 22] * 2 + [12 / 22])  # of components, shared by their parts
+    after = np.column_stack([np.column_stack([found[:, :6], responses[1]])[:, order], squares[1]])
+    weights = np.log([0.8 / 19] * 5 + [2.5 / 19] * 2 + [10 / 19])  # of components, shared by their parts
     expected = logsumexp(SHARPNESS * rare(after, before) + weights, axis=1) / SHARPNESS
     np.testing.assert_allclose(Scoring(head, places.model).score(new), expected, rtol=1e-5, atol=1e-5)
 
@@ -202,6 +206,16 @@ def test_where_scenes_differ_an_image_is_compared_with_images_of_similar_content
     assert np.array_equal(again.score(after), similar.score(after))
 
 
+def test_other_tones_are_found_whatever_the_network_makes_of_them() -> None:
+    """A known change moves them one way: the same distance the other way counts less."""
+    known, usual = shifts(), features_of(60, seed=1)
+    head = ComponentsHead(layer_sizes=LAYERS).fit(features_of(300), known)
+    moved = 6 * known["a"][0, DIMENSIONS:] / np.linalg.norm(known["a"][0, DIMENSIONS:])
+    before, after, other_way = (head.score(usual._replace(tones=usual.tones + by)) for by in (0 * moved, moved, -moved))
+    assert auroc(before, after) > 0.9
+    assert np.median(after) > np.median(other_way)
+
+
 def test_where_images_look_alike_known_changes_leave_the_early_distance_as_it_is() -> None:
     found, plain = (ComponentsHead(layer_sizes=LAYERS).fit(features_of(100), known) for known in (shifts(), {}))
     assert "early" in found.parts
@@ -222,8 +236,9 @@ def test_few_new_normal_images_have_a_significant_component(fitted: int) -> None
 @pytest.mark.parametrize(
     ("left", "parts"),
     [
-        ({"logits": np.empty((80, 0), np.float32)}, {"early", "probes", "embedding", "deep", "neighbours", "places"}),
-        ({"pooled": np.empty((80, 0), np.float32)}, {"logit", "early", "probes", "embedding", "deep", "places"}),
+        ({"logits": np.empty((80, 0), np.float32)}, set(PART_NAMES) - {"logit"}),
+        ({"pooled": np.empty((80, 0), np.float32)}, set(PART_NAMES) - {"neighbours"}),
+        ({"tones": np.empty((80, 0), np.float32)}, set(PART_NAMES) - {"tones"}),
     ],
 )
 def test_a_missing_kind_of_features_leaves_its_part_out(left: dict[str, Any], parts: set[str]) -> None:
@@ -239,7 +254,7 @@ def test_places_that_do_not_help_are_not_needed() -> None:
     normal = features_of(60)
     assert "places" in fit_head(normal, trials={"place": 3}).head.parts
     head = fit_head(normal, trials={"place": 0}).head
-    assert set(head.parts) == set(PART_NAMES) - {"places", "probes"}
+    assert set(head.parts) == set(PART_NAMES) - {"places", "probes", "tones"}
     assert head.needs == ("logits", "statistics", "pooled")
     new = features_of(5, seed=1)
     assert np.array_equal(head.score(new), head.score(new.without_places()))

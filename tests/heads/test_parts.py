@@ -80,9 +80,11 @@ def test_missing_equal_and_no_values_give_numbers() -> None:
 def test_parts_are_joined_within_components_and_components_by_weight() -> None:
     rare_parts = np.random.default_rng(0).exponential(2, (9, len(PART_NAMES)))
     score, components = join_parts(torch.from_numpy(rare_parts), PART_NAMES)
-    means = np.stack([np.exp(rare_parts[:, own] / 2).mean(1) for own in ([0, 1, 2, 3], [4, 5], [6])], 1)
+    means = np.stack([np.exp(rare_parts[:, own] / 2).mean(1) for own in ([0, 1, 2, 3, 4], [5, 6], [7])], 1)
     np.testing.assert_allclose(components.numpy(), 2 * np.log(means), rtol=1e-12)
-    np.testing.assert_allclose(score.numpy(), 2 * np.log(means @ [1, 1.5, 3] / 5.5), rtol=1e-12)
-    some, of_some = join_parts(torch.from_numpy(rare_parts[:, [0, 5]]), ("logit", "neighbours"))
-    np.testing.assert_allclose(of_some.numpy(), rare_parts[:, [0, 5]])
-    np.testing.assert_allclose(some.numpy(), 2 * np.log(np.exp(rare_parts[:, [0, 5]] / 2) @ [0.4, 0.6]), rtol=1e-12)
+    np.testing.assert_allclose(score.numpy(), 2 * np.log(means @ [1, 1.25, 2.5] / 4.75), rtol=1e-12)
+    some, of_some = join_parts(torch.from_numpy(rare_parts[:, [0, 6]]), ("logit", "neighbours"))
+    np.testing.assert_allclose(of_some.numpy(), rare_parts[:, [0, 6]])
+    np.testing.assert_allclose(
+        some.numpy(), 2 * np.log(np.exp(rare_parts[:, [0, 6]] / 2) @ [1 / 2.25, 1.25 / 2.25]), rtol=1e-12
+    )

@@ -77,7 +77,7 @@ def test_a_gain_is_the_difference_of_areas_under_the_curve(parts: tuple[str, str
     normal, changed, trials = rarities(50, 40, effect=(1, 2))
 
     def area(count: int, own: NDArray[np.bool_]) -> float:
-        weights = np.log([1 / 4, 3 / 4] if parts == PARTS else [1 / 2, 1 / 2])[:count]
+        weights = np.log([1 / 3.5, 2.5 / 3.5] if parts == PARTS else [1 / 2, 1 / 2])[:count]
         scores = [logsumexp(SHARPNESS * each[:, :count] + weights, axis=1) for each in (normal, changed[own])]
         labels = np.repeat([0, 1], [len(each) for each in scores])
         return float(roc_auc_score(labels, np.concatenate(scores)))

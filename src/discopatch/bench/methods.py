@@ -27,6 +27,7 @@ from discopatch.bench.networks.base import (
     NO_CLASSES,
     PENULTIMATE,
     STATISTICS,
+    TONES,
     Array,
     Backbone,
     EncoderBackbone,
@@ -37,7 +38,17 @@ from discopatch.bench.tables import split_discriminator, split_method
 from discopatch.encoders import DiscriminatorEncoder, Features, NetworkEncoder, load_folder
 from discopatch.errors import ParameterError
 from discopatch.fitting import N_PROBED, N_SAMPLED
-from discopatch.heads import HEADS, ComponentsHead, Head, LogitHead, PlaceModel, get_head, make_trials, measure_shifts
+from discopatch.heads import (
+    HEADS,
+    ComponentsHead,
+    Head,
+    LogitHead,
+    PlaceModel,
+    ProbeShifts,
+    get_head,
+    make_trials,
+    measure_shifts,
+)
 from discopatch.images import Pixels
 from discopatch.model import Weights
 from discopatch.pretrained import PAPER_WEIGHTS, PRETRAINED, SMALL_WEIGHTS, load_pretrained
@@ -67,17 +78,18 @@ class FittedHead:
         """Returns (images,) scores, higher for more out-of-distribution."""
         found = to_features(features, self.needs)
         if self.places is not None:
-            found = Features(*found[:3], place_scores(self.places, found.places))
+            found = found._replace(places=place_scores(self.places, found.places))
         return self.head.score(found)
 
 
 def to_features(found: FeatureDict, kinds: Collection[str]) -> Features:
     """Those kinds as our heads take them; all others are empty."""
     none = np.empty((len(found[STATISTICS]), 0))
-    logits, statistics, pooled = (
-        np.asarray(found[kind] if kind in kinds else none, np.float32) for kind in (LOGITS, STATISTICS, PENULTIMATE)
+    logits, statistics, pooled, tones = (
+        np.asarray(found[kind] if kind in kinds else none, np.float32)
+        for kind in (LOGITS, STATISTICS, PENULTIMATE, TONES)
     )
-    return Features(logits, statistics, pooled, found[LOCAL] if LOCAL in kinds else None)
+    return Features(logits, statistics, pooled, found[LOCAL] if LOCAL in kinds else None, tones)
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,7 +137,7 @@ class BenchEncoder:
             return BASELINES[method_id(method)].needs
         kinds = [LOGITS, STATISTICS]
         if method_id(method) == "components":
-            kinds += [PENULTIMATE] if method == WITHOUT_PLACES else [PENULTIMATE, LOCAL]
+            kinds += [PENULTIMATE, TONES] if method == WITHOUT_PLACES else [PENULTIMATE, TONES, LOCAL]
         return tuple(kind for kind in kinds if kind in self.network.kinds)
 
     def fit(self, methods: Iterable[str], normal: FeatureDict, samples: Pixels) -> dict[str, Baseline | FittedHead]:
@@ -142,7 +154,10 @@ class BenchEncoder:
             while part := list(islice(remaining, PART)):
                 yield from extractor(kinds, np.stack(part)).one_by_one()
 
-        shifts = cache(partial(measure_shifts, partial(extractor, (STATISTICS,)), samples[:N_PROBED], seed=self.seed))
+        @cache
+        def shifts(*kinds: str) -> ProbeShifts:
+            return measure_shifts(partial(extractor, kinds), samples[:N_PROBED], seed=self.seed)
+
         places = cache(lambda: fit_stored_places(normal[LOCAL], seed=self.seed))
         tried, trials = list(samples[:N_SAMPLED]), {}
         fitted: dict[str, Baseline | FittedHead] = {}
@@ -167,7 +182,8 @@ class BenchEncoder:
                 head = ComponentsHead(
                     layer_sizes=self.network.layer_sizes, trials=trials[needs], places=own, seed=self.seed
                 )
-            head = head.fit(to_features(normal, needs), shifts() if head_id in WITH_PROBES else {})
+            moved = [kind for kind in (STATISTICS, TONES) if kind in needs]
+            head = head.fit(to_features(normal, needs), shifts(*moved) if head_id in WITH_PROBES else {})
             # Components that do not count are dropped, and with them the features that they need.
             needs = tuple(kind for kind in needs if kind in head.needs)
             model = own.model.to(self.network.device) if own is not None and LOCAL in needs else None
@@ -190,7 +206,13 @@ def load_encoder(name: str, weights: Weights, *, seed: int, device: str, backbon
     if found := split_discriminator(name):
         released, patches = found
         weights = weights if released == OURS else load_pretrained(released)
-        kinds = (LOGITS, STATISTICS, PENULTIMATE, *(() if patches else (LOCAL,)))  # random patches have no places
+        kinds = (
+            LOGITS,
+            STATISTICS,
+            PENULTIMATE,
+            TONES,
+            *(() if patches else (LOCAL,)),
+        )  # random patches have no places
         digest = hashlib.sha256(f"{weights.digest} {patches} {seed if patches else 0}".encode()).hexdigest()[:16]
         parameters = sum(each.numel() for each in weights.discriminator.parameters())
         make = partial(
@@ -202,7 +224,7 @@ def load_encoder(name: str, weights: Weights, *, seed: int, device: str, backbon
     elif "=" in name:
         outside = load_folder(name)
         make_outside = partial(NetworkEncoder, outside, device=device, batch_size=PART)
-        network = EncoderBackbone(name, outside.digest, None, (STATISTICS, PENULTIMATE, LOCAL), make_outside)
+        network = EncoderBackbone(name, outside.digest, None, (STATISTICS, PENULTIMATE, TONES, LOCAL), make_outside)
     else:
         network = load_backbone(name, device=device, folder=backbones)
     return BenchEncoder(network, seed)

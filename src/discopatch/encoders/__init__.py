@@ -30,3 +30,5 @@ from discopatch.encoders.places import Compare as Compare
 from discopatch.encoders.places import local_features as local_features
 from discopatch.encoders.places import pack_maps as pack_maps
 from discopatch.encoders.places import unpack_maps as unpack_maps
+from discopatch.encoders.tones import N_TONES as N_TONES
+from discopatch.encoders.tones import measure_tones as measure_tones

@@ -35,7 +35,7 @@ from discopatch.utils import make_forks_safe, prefetch
 T = TypeVar("T")
 Given = TypeVar("Given")
 
-Kind = Literal["logits", "statistics", "pooled", "places"]
+Kind = Literal["logits", "statistics", "pooled", "places", "tones"]
 Output = Callable[..., tuple[Tensor, Tensor]]  # features by kind -> scores (B,) and components (B, components)
 BASIC_KINDS: tuple[Kind, ...] = ("logits", "statistics")  # of every encoder
 TOGETHER = 8  # images that are extracted at once
@@ -45,12 +45,13 @@ MAX_STATISTICS = 2**15  # per image, of all networks together
 
 
 class FeatureArrays(NamedTuple):
-    """Four kinds of features of some images, and scores of them; what an encoder does not give is empty."""
+    """Five kinds of features of some images, and scores of them; what an encoder does not give is empty."""
 
     logits: NDArray[np.float32]  # (images, positions), or (images, 0)
     statistics: NDArray[np.float32]  # (images, 2 x channels): layer by layer its means, then its log-variances
     pooled: NDArray[np.float32]  # (images, channels): the last map, averaged over the image, or (images, 0)
     places: NDArray[np.float32]  # (images, rows, columns): z-scores; (images, rows, columns, d), see `local_features`
+    tones: NDArray[np.float32]  # (images, N_TONES): brightness, contrast and colours of the pixels, or (images, 0)
     scores: NDArray[np.floating]  # (images, 1 + components), by the head of `Encoder.score_by`, or (images, 0)
 
 
@@ -65,13 +66,15 @@ class Features(FeatureArrays):
         statistics: NDArray[np.float32],
         pooled: NDArray[np.float32] | None = None,
         places: NDArray[np.float32] | None = None,
+        tones: NDArray[np.float32] | None = None,
         scores: NDArray[np.floating] | None = None,
     ) -> Self:
         images = len(logits)
         pooled = np.empty((images, 0), np.float32) if pooled is None else pooled
         places = np.empty((images, 0, 0), np.float32) if places is None else places
+        tones = np.empty((images, 0), np.float32) if tones is None else tones
         scores = np.empty((images, 0)) if scores is None else scores
-        return super().__new__(cls, logits, statistics, pooled, places, scores)
+        return super().__new__(cls, logits, statistics, pooled, places, tones, scores)
 
     @classmethod
     def concatenate(cls, parts: Sequence["Features"]) -> Self:
@@ -87,7 +90,7 @@ class Features(FeatureArrays):
 
     def without_places(self) -> "Features":
         """All kinds except places, which are by far the largest."""
-        return Features(self.logits, self.statistics, self.pooled)
+        return Features(self.logits, self.statistics, self.pooled, tones=self.tones)
 
 
 class FeatureSizes(NamedTuple):
@@ -305,6 +308,7 @@ class JoinedEncoder(Encoder):
             np.concatenate([part.statistics for part in parts], 1),
             np.concatenate([of_unit_length(part.pooled) for part in parts], 1),
             None if places is None else places.numpy(),
+            parts[0].tones,
         )
 
 

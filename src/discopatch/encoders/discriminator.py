@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from discopatch.encoders.base import BASIC_KINDS, Encoder, Features, Kind, Output, map_on_cores
 from discopatch.encoders.places import Compare, find_places, is_large
+from discopatch.encoders.tones import measure_tones
 from discopatch.errors import ParameterError
 from discopatch.images import PixelRange, Pixels, Transform
 from discopatch.images.tensors import to_range
@@ -74,6 +75,8 @@ class FeatureExtractor(nn.Module):
         found = {"logits": logits.mean(1, keepdim=True) if self.whole else logits, "statistics": statistics}
         if "pooled" in self.kinds:
             found["pooled"] = maps[-1].unflatten(0, (-1, self.group)).mean((1, 3, 4)).float()
+        if "tones" in self.kinds:
+            found["tones"] = measure_tones(pixels)
         if "places" in self.kinds and self.corners is None:
             if len(self.map_scales):
                 maps = [one * scale for one, scale in zip(maps, self.map_scales, strict=True)]
@@ -171,6 +174,7 @@ class DiscriminatorEncoder(Encoder):
                 size=self.transform.size,
                 batch_size=self.batch_size,
                 pooled="pooled" in self.kinds,
+                tones=measure_tones if "tones" in self.kinds else None,
                 places=self.extractor.places if with_places else None,
             )
         except ParameterError:

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from discopatch.encoders.base import Encoder, Features
 from discopatch.encoders.places import N_LOCAL, find_places
+from discopatch.encoders.tones import measure_tones
 from discopatch.errors import ParameterError, WeightsError
 from discopatch.images import Pixels, Transform
 from discopatch.model.networks import channel_statistics
@@ -147,6 +148,7 @@ class NetworkEncoder(Encoder):
 
     def _extract(self, x: Tensor) -> Features:
         """The features of (B, 3, H, W), from 0 to 255."""
+        tones = measure_tones(x.permute(0, 2, 3, 1)).cpu().numpy() if "tones" in self.kinds else None
         height, width = (round(side * self._scale) for side in x.shape[2:])
         if not self.network.any_side and self.network.side is not None:
             height = width = self.network.side
@@ -159,6 +161,7 @@ class NetworkEncoder(Encoder):
             channel_statistics(maps).float().cpu().numpy(),
             pooled.float().cpu().numpy() if "pooled" in self.kinds else None,
             None if places is None else places.cpu().numpy(),
+            tones,
         )
 
 

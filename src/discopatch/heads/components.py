@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from discopatch.calibration import Index, fold_numbers
-from discopatch.encoders import Features, FeatureSizes, Kind
+from discopatch.encoders import N_TONES, Features, FeatureSizes, Kind
 from discopatch.errors import WeightsError
 from discopatch.heads.base import NO_SHIFTS, Array, GroupNumbers, Head, HeadOutput, ProbeShifts, Shapes
 from discopatch.heads.basic import check_statistics
@@ -31,6 +31,7 @@ from discopatch.metrics import auroc
 N_PARTS = len(PART_NAMES)
 # Least shrinkage of embeddings, and of filters where scenes differ: new changes move them otherwise than the probes.
 STEADY = 0.7
+STEADY_TONES = 0.1  # least shrinkage of the filters over tones
 PLAIN_GAIN = 0.05  # in AUROC, from which scenes count as different
 N_MOVED = 100  # images by which that is found out
 
@@ -40,9 +41,9 @@ class ComponentsHead(Head):
 
     - acquisition: minus the mean logit; the distance over the statistics of early layers; the largest response to a
       known change, by matched filters over all statistics; where the network has an embedding of how images are
-      degraded, which follows the statistics of all layers, the distance over it. Where scenes differ, logits and early
-      statistics vary with content and do not count: a filter over all statistics compares an image with images of
-      similar content.
+      degraded, which follows the statistics of all layers, the distance over it; the mean squared response above 0 to
+      all known changes by filters over the tones. Where scenes differ, logits and early statistics vary with content
+      and do not count: a filter over all statistics compares an image with images of similar content.
     - content: the distance over the statistics of deep layers; that from the nearest neighbours in pooled features.
     - place: the z-scores of places, averaged over squares of several sizes; the largest of each size. Where
       scenes differ, they do not count: any place may be unlike the others, and they hide changes of the whole image.
@@ -55,7 +56,7 @@ class ComponentsHead(Head):
     places: the comparison of places of the same images; without it places do not count.
     """
 
-    needs: tuple[Kind, ...] = ("logits", "statistics", "pooled", "places")
+    needs: tuple[Kind, ...] = ("logits", "statistics", "pooled", "places", "tones")
     parts: tuple[str, ...] = ()  # the names of the parts that count
     first_deep: int = 0  # the first statistic of a deep layer
     components: dict[str, tuple[str, ...]]  # these, by component; a component without any is left out
@@ -63,6 +64,8 @@ class ComponentsHead(Head):
     shapes: ClassVar[Shapes] = {
         "filters": ("probes", "statistics"),
         "mean": ("statistics",),  # of the statistics
+        "tone_filters": ("changes", "tones"),
+        "tone_mean": ("tones",),
         "deep_start": (),  # the first statistic of a deep layer
         "probe_centres": ("probes",),
         "probe_spreads": ("probes",),
@@ -98,6 +101,7 @@ class ComponentsHead(Head):
             "embedding": len(self.embedding.mean),
             "deep": len(self.deep.mean),
             "neighbours": self.neighbours.bank.numel(),
+            "tones": len(self.tone_filters) * (len(self.tone_mean) == N_TONES),
         }
         if not self.parts or any(held.get(part) == 0 for part in self.parts):
             raise WeightsError(f"it has the parts {', '.join(self.parts) or 'of nothing'}, and not their values")
@@ -113,7 +117,7 @@ class ComponentsHead(Head):
         own_scales = torch.tensor([name in self.components for name in COMPONENTS])
         self.own_centres, self.own_spreads = self.component_centres[own_scales], self.component_spreads[own_scales]
         self.component_names, self.significance_level = tuple(self.components), float(self.significance)
-        used = {"pooled": "neighbours" in self.parts, "places": "places" in self.parts}
+        used = {"pooled": "neighbours" in self.parts, **{each: each in self.parts for each in ("places", "tones")}}
         self.needs = tuple(kind for kind in type(self).needs if used.get(kind, True))
 
     def check_sizes(self, sizes: FeatureSizes) -> None:
@@ -136,6 +140,7 @@ class ComponentsHead(Head):
             "embedding": 0 < sum(self.layer_sizes) < features.statistics.shape[1],
             "deep": len(self.layer_sizes) > 1,
             "neighbours": features.pooled.shape[1],
+            "tones": features.tones.shape[1] and len(shifts),
             "places": self.place_fit is not None and not similar,
         }
         offered = counted = tuple(part for part in PART_NAMES if there[part])
@@ -182,11 +187,11 @@ class ComponentsHead(Head):
         """
         if min(map(len, shifts.values()), default=0) < 2:
             return False
-        gains = []
+        gains, size = [], features.statistics.shape[1]
         for half in (0, 1):
             inside = fold % 2 == half
             own = {name: moved[half::2] for name, moved in shifts.items()}
-            others = torch.from_numpy(np.concatenate([moved[1 - half :: 2] for moved in shifts.values()]))
+            others = torch.from_numpy(np.concatenate([moved[1 - half :: 2] for moved in shifts.values()]))[:, :size]
             fitted, new = features.select(inside), torch.from_numpy(features.statistics[~inside][:N_MOVED])
             before = self._without_scale(fitted, own, ("early",), similar=False).early_distance
             after = self._without_scale(fitted, own, ("probes",), similar=True).mean_response
@@ -225,17 +230,22 @@ class ComponentsHead(Head):
         head.neighbours = Neighbours.fit(features.pooled, seed=seed) if "neighbours" in parts else Neighbours.empty()
         filters = np.empty((0, size))
         if head.probes:
-            filters = ShrunkGaussian.fit(statistics, least=STEADY if similar else 0.0).matched_filters(shifts)
+            own = {name: moved[:, :size] for name, moved in shifts.items()}
+            filters = ShrunkGaussian.fit(statistics, least=STEADY if similar else 0.0).matched_filters(own)
+        tones, tone_filters = features.tones, np.empty((0, features.tones.shape[1]))
+        if "tones" in parts:
+            own = {name: moved[:, size:] for name, moved in shifts.items()}
+            tone_filters = ShrunkGaussian.fit(tones, least=STEADY_TONES).matched_filters(own)
         counts = [part in parts for part in PART_NAMES]
         head.first_deep = early
-        mean = statistics.mean(0, dtype=np.float64)
-        return head.hold(filters=filters, mean=mean, deep_start=early, counts=counts)
+        means = {"mean": statistics.mean(0, dtype=np.float64), "tone_mean": tones.mean(0, dtype=np.float64)}
+        return head.hold(filters=filters, tone_filters=tone_filters, deep_start=early, counts=counts, **means)
 
     @torch.inference_mode()
     def _measure(self, features: Features) -> Array:
         """(images, parts + probes): the values of parts except probes and places, then the responses to the probes."""
         given = self.tensors(features.without_places())
-        values = self.values(given["logits"], given["statistics"], given["pooled"], None)
+        values = self.values(given["logits"], given["statistics"], given["pooled"], None, given["tones"])
         found = np.full((len(features.logits), N_PARTS + len(self.probes)), np.nan)
         found[:, N_PARTS:] = values.pop("probes", torch.empty(len(found), 0)).cpu().numpy()
         for part, value in values.items():
@@ -243,7 +253,7 @@ class ComponentsHead(Head):
         return found
 
     def values(
-        self, logits: Tensor, statistics: Tensor, pooled: Tensor | None, places: Tensor | None
+        self, logits: Tensor, statistics: Tensor, pooled: Tensor | None, places: Tensor | None, tones: Tensor | None
     ) -> dict[str, Tensor]:
         """The parts that count, (B,), and the responses to the probes (B, probes); places only with their z-scores."""
         found = {}
@@ -261,6 +271,8 @@ class ComponentsHead(Head):
             )
         if "neighbours" in self.parts and pooled is not None:
             found["neighbours"] = self.neighbours(pooled)
+        if "tones" in self.parts and tones is not None:
+            found["tones"] = ((tones.double() - self.tone_mean) @ self.tone_filters.T).clamp(min=0).square().mean(1)
         if "places" in self.parts and places is not None:
             found["places"] = rarity(window_maxima(places).double(), self.window_tails).sum(1)
         return found
@@ -278,15 +290,25 @@ class ComponentsHead(Head):
         return (statistics.double() - self.mean) @ self.filters.T
 
     def forward(
-        self, logits: Tensor, statistics: Tensor, pooled: Tensor | None = None, places: Tensor | None = None
+        self,
+        logits: Tensor,
+        statistics: Tensor,
+        pooled: Tensor | None = None,
+        places: Tensor | None = None,
+        tones: Tensor | None = None,
     ) -> Tensor:
-        """Features of the four kinds to scores (B,) in float64; kinds that are not needed may be missing or empty."""
-        return self.output(logits, statistics, pooled, places).score
+        """Features of all kinds to scores (B,) in float64; kinds that are not needed may be missing or empty."""
+        return self.output(logits, statistics, pooled, places, tones).score
 
     def output(
-        self, logits: Tensor, statistics: Tensor, pooled: Tensor | None = None, places: Tensor | None = None
+        self,
+        logits: Tensor,
+        statistics: Tensor,
+        pooled: Tensor | None = None,
+        places: Tensor | None = None,
+        tones: Tensor | None = None,
     ) -> HeadOutput[Tensor]:
-        values = self.values(logits, statistics, pooled, places)
+        values = self.values(logits, statistics, pooled, places, tones)
         if "probes" in values:
             values["probes"] = ((values["probes"] - self.probe_centres) / self.probe_spreads).amax(1)
         rare = rarity(torch.stack([values[part] for part in self.parts], 1), self.counted_tails)

@@ -11,7 +11,7 @@ from discopatch.calibration import usual_level
 from discopatch.heads.base import Array, GroupNumbers
 
 COMPONENTS: dict[str, tuple[str, ...]] = {  # the parts of each, in the components head
-    "acquisition": ("logit", "early", "probes", "embedding"),
+    "acquisition": ("logit", "early", "probes", "embedding", "tones"),
     "content": ("deep", "neighbours"),
     "place": ("places",),
 }
@@ -21,7 +21,11 @@ COLUMNS = {part: column for column, part in enumerate(PART_NAMES)}
 ONE_SIGMA = 0.8413  # the quantile one standard deviation above a normal distribution's median
 UPPER, UPPER_SIGMAS = 0.9, 1.2816  # another quantile, and how many standard deviations it is above the median
 NORMAL_RATE = 0.05  # share of normal images with a significant component
-WEIGHTS = {"acquisition": 1.0, "content": 1.5, "place": 3.0}  # images that look alike, where places count, differ there
+WEIGHTS = {
+    "acquisition": 1.0,
+    "content": 1.25,
+    "place": 2.5,
+}  # images that look alike, where places count, differ there
 SHARPNESS = 0.5  # of the soft maximum of parts; the lower, the more do several that are fairly rare add up
 SMALLEST_LEVEL = 1.0  # of significance, in standard deviations of normal images
 

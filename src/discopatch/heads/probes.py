@@ -202,17 +202,21 @@ def central(pixels: Pixels) -> Pixels:
 
 
 def measure_shifts(
-    extract: Callable[[Pixels], Features], pixels: Pixels, *, seed: int, before: NDArray[np.float32] | None = None
+    extract: Callable[[Pixels], Features], pixels: Pixels, *, seed: int, before: Features | None = None
 ) -> dict[str, NDArray[np.float32]]:
-    """The shifts of the statistics of images (B, size, size, 3) by each probe: probe id -> (images, 2 x channels).
+    """The shifts of images (B, size, size, 3) by each probe: probe id -> (images, statistics + tones).
 
-    Images take the forms of a probe in turn. `before` are the statistics of the unchanged images, if they are known.
+    Images take the forms of a probe in turn. `before` are the features of the unchanged images, if they are known.
     """
-    before, shifts = extract(pixels).statistics if before is None else before, {}
+    unchanged, shifts = statistics_and_tones(extract(pixels) if before is None else before), {}
     for name, (_, forms) in PROBES.items():
         after = np.empty_like(pixels)
         for number, form in enumerate(forms[: len(pixels)]):
             own = slice(number, None, len(forms))
             after[own] = changed(form, pixels[own], seed=seed)
-        shifts[name] = extract(after).statistics - before
+        shifts[name] = statistics_and_tones(extract(after)) - unchanged
     return shifts
+
+
+def statistics_and_tones(features: Features) -> NDArray[np.float32]:
+    return np.concatenate((features.statistics, features.tones), 1)

@@ -79,7 +79,7 @@ def choose_parts(normal: Array, changed: Array, trials: Trials, parts: Sequence[
 
     The joined score with a part is compared with the score without it. Places are added only if they find more changes
     of one place than chance explains, and lose fewer of the whole image. A part of acquisition stays unless it loses
-    plainly, because trials are few. Parts of content stay: no trial has other content.
+    plainly, because trials are few. Parts of content and tones stay: no trial has other content or much other light.
     """
     kept = [part for part in parts if part not in COMPONENTS["place"]]
     for part in [part for part in parts if part not in kept and kept]:
@@ -90,7 +90,7 @@ def choose_parts(normal: Array, changed: Array, trials: Trials, parts: Sequence[
         gains = {
             part: gain_of(part, kept, normal, changed, trials, parts)
             for part in kept
-            if part in COMPONENTS["acquisition"]
+            if part in COMPONENTS["acquisition"] and part != "tones"
         }
         worst = min(gains, key=lambda part: gains[part][0], default=None)
         if worst is None or gains[worst][0] > -max(PLAIN_LOSS, LOSING * gains[worst][1]):

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from discopatch.encoders import Encoder
+from discopatch.encoders import Encoder, measure_tones
 from discopatch.encoders.places import N_LOCAL, join_maps, local_features
 from discopatch.errors import ParameterError
 from discopatch.images import Pixels
@@ -23,11 +23,12 @@ Array = NDArray[np.float64]
 Floats = NDArray[np.float32]
 FeatureDict = Mapping[str, NDArray[np.floating]]  # kind of features -> (images, ...)
 
-# The kinds of features of a network. The first four have the names of `encoders.Kind`.
+# The kinds of features of a network. The first five have the names of `encoders.Kind`.
 LOGITS = "logits"  # (images, positions): of a discriminator only
 STATISTICS = "statistics"  # (images, 2 x channels): means and log-variances of early and middle blocks
 PENULTIMATE = "pooled"  # f, (images, d): the input of the last linear layer, or the mean of the last map
 LOCAL = "places"  # (images, rows, columns, d), float16: early and middle blocks, see `reduce_places`
+TONES = "tones"  # (images, numbers): brightness, contrast and colours of the pixels
 RANK_LAST = "rank last"  # f with the rank-1 part of the last block's feature map removed
 RANK_BEFORE = "rank before"  # f with the rank-1 part of the map of the block before the last removed
 RANK_WEIGHT = "rank weight"  # as RANK_LAST, with the rank-1 part of the last convolutions' weights removed, too
@@ -168,7 +169,7 @@ class ClassifierBackbone(Backbone):
         parameters: int | None = None,
         device: str | torch.device = "cpu",
     ) -> None:
-        self.name, self.kinds, self.device = name, network.kinds, torch.device(device)
+        self.name, self.kinds, self.device = name, (*network.kinds, TONES), torch.device(device)
         self.digest = digest or parameters_digest(network)
         self.parameters = parameters or sum(each.numel() for each in network.parameters())
         self.classifier = Classifier(network.head.weight.detach().numpy(), network.head.bias.detach().numpy())
@@ -188,7 +189,9 @@ class ClassifierBackbone(Backbone):
             )
         parts = []
         for batch in torch.from_numpy(pixels.copy()).split(self.batch_size):
-            found = self.network.extract(self.network.prepare(batch.to(self.device)), kinds)
+            found = self.network.extract(self.network.prepare(batch.to(self.device)), set(kinds) - {TONES})
+            if TONES in kinds:
+                found[TONES] = measure_tones(batch)
             parts.append({kind: found[kind].cpu() for kind in kinds})
         return {kind: torch.cat([part[kind] for part in parts]).numpy() for kind in kinds}
 

@@ -58,8 +58,8 @@ class FastPass:
     batch_size: most images of one `start`; fewer pass in a batch of the same size, so that no score depends on their
     number.
     stages: the Triton kernels by default. They are compared with the plain pass: ArithmeticError if they differ.
-    pooled: adds the means of the last map. places: adds the result of this function of the maps of all layers, which
-    may not copy from ordinary memory.
+    pooled: adds the means of the last map. tones: adds the result of this function of the images. places: adds that of
+    this function of the maps of all layers. Neither may copy from ordinary memory.
     """
 
     def __init__(
@@ -72,11 +72,12 @@ class FastPass:
         batch_size: int = 8,
         stages: Any = None,
         pooled: bool = False,
+        tones: Callable[[Tensor], Tensor] | None = None,
         places: Describe | None = None,
     ) -> None:
         if stages is None:
             from discopatch.model.kernels import programs as stages  # needs Triton
-        self.architecture, self.pooled = discriminator.architecture, pooled
+        self.architecture, self.pooled, self.tones = discriminator.architecture, pooled, tones
         self.output: Output | None = None
         device = next(discriminator.parameters()).device
         self.places = places is not None
@@ -107,7 +108,8 @@ class FastPass:
     @torch.inference_mode()
     def run(self, images: Tensor) -> tuple[Tensor, ...]:
         """(B, size, size, 3) in uint8 on the device to rows of statistics and logits, places and scores, if wanted."""
-        found = self.network.run(images.contiguous(), self.layout)
+        rows, *places = self.network.run(images.contiguous(), self.layout)
+        found = rows, *([] if self.tones is None else [self.tones(images)]), *places
         if self.output is None:
             return found
         score, components = self.output(**self._kinds(*found))
@@ -133,7 +135,8 @@ class FastPass:
         if self.pooled:
             start = 2 * sum(self.architecture.hidden[:-1])
             found["pooled"] = statistics[:, start : start + self.architecture.hidden[-1]]
-        return {**found, **dict(zip(("places", "scores") if self.places else ("scores",), others, strict=False))}
+        names = {"tones": self.tones is not None, "places": self.places, "scores": True}
+        return {**found, **dict(zip([name for name, there in names.items() if there], others, strict=False))}
 
     def _arrays(self, *results: Tensor) -> Arrays:
         return {kind: values.numpy().copy() for kind, values in self._kinds(*results).items()}

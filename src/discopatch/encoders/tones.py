@@ -1,0 +1,26 @@
+"""Tones of an image: brightness, contrast and colours, measured in the pixels."""
+
+import torch
+from torch import Tensor
+
+from discopatch.model.networks import channel_statistics
+
+LUMINANCE = (0.299, 0.587, 0.114)
+EVERY = 2  # pixels of every so many rows and columns are read
+DARKEST = 0.02  # of the pixel range, an offset of logarithms and ratios
+N_TONES = 15
+
+
+def measure_tones(pixels: Tensor) -> Tensor:
+    """(B, H, W, 3) from 0 to 255 to (B, N_TONES): means and log-variances of six maps, and three log-means.
+
+    The maps are luminance, red and blue relative to it, the largest and smallest colour, and saturation; the log-means
+    are those of the colours. A network sees them too, mixed with what is in the image.
+    """
+    x = pixels[:, ::EVERY, ::EVERY].permute(0, 3, 1, 2).float() / 255
+    red, green, blue = x.split(1, 1)
+    luminance = LUMINANCE[0] * red + LUMINANCE[1] * green + LUMINANCE[2] * blue
+    largest, smallest = x.amax(1, keepdim=True), x.amin(1, keepdim=True)
+    saturation = (largest - smallest) / (largest + DARKEST)
+    maps = torch.cat((luminance, red - luminance, blue - luminance, largest, smallest, saturation), 1)
+    return torch.cat((channel_statistics([maps]), (x.mean((2, 3)) + DARKEST).log()), 1)
