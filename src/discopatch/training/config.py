@@ -236,7 +236,7 @@ NATURAL_SMALL_V2 = replace(
         latent=240,
         normalisation="none",
         kind="inverted",
-        depths=(1, 1, 1, 2, 2, 2, 1),
+        depths=(1, 1, 1, 1, 2, 1, 1),
         embedding=64,
     ),
     epochs=120,
