@@ -7,12 +7,13 @@ after all blocks of that kind, also those that the student lacks.
 
 from collections.abc import Iterable, Mapping
 from itertools import islice
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from discopatch.model import Architecture, Discriminator
-from discopatch.model.layers import InvertedLayer, MBConv, layer_plan, relu6
+from discopatch.model.layers import layer_plan, relu6
 from discopatch.training.teachers import BEGINNING, SMALLEST_SCALE, DiscriminatorTeacher, Teacher
 
 IMAGES = 64  # of the regressions
@@ -41,11 +42,10 @@ def begin_as_part(
     teacher, batch = larger[0], next(iter(batches))
     x = y = batch[:: -(-len(batch) // IMAGES)]  # maps of the student and of the teacher
     plans = (layer_plan(net.architecture.hidden, net.architecture.depths) for net in (discriminator, teacher))
-    for number, (layer, other, *kinds) in enumerate(zip(discriminator.blocks, teacher.blocks, *plans, strict=True)):
-        assert isinstance(layer, InvertedLayer)
-        assert isinstance(other, InvertedLayer)
+    parts: Iterable[Any] = zip(discriminator.blocks, teacher.blocks, *plans, strict=True)
+    for number, (layer, other, *kinds) in enumerate(parts):
         kept = None
-        if layer.stem is not None and other.stem is not None:
+        if layer.stem is not None:
             y = relu6(other.stem(y))
             # Equal variances: filters for colours respond less than those for brightness, and are as important.
             kept = chosen(standardised(y), layer.stem.out_channels)
@@ -58,27 +58,24 @@ def begin_as_part(
                 maps.append(block(maps[-1]))
             y, target = maps[-1], principal(maps[-1], few.channels)
             for block, like, given in zip(islice(blocks, few.blocks), several, maps, strict=False):
-                assert isinstance(block, MBConv)
-                assert isinstance(like, MBConv)
                 x = begin_block(block, like, x, given, target, kept)
         if number == len(discriminator.blocks) + discriminator.architecture.classified:
             regress(discriminator.head, x, teacher.head(y))
     return teacher
 
 
-def begin_block(block: MBConv, like: MBConv, x: Tensor, y: Tensor, target: Tensor, kept: Tensor | None) -> Tensor:
+def begin_block(block: Any, like: Any, x: Tensor, y: Tensor, target: Tensor, kept: Tensor | None) -> Tensor:
     """Begins a block as a part of a block of the teacher, whose input is `y`, and returns its output for `x`.
 
     kept: the teacher's channels in `x`, if they are channels of the teacher.
     """
     inner = x
-    if block.expand is not None and like.expand is not None:
+    if block.expand is not None:
         expanded = like.expand(y)
         filtered = relu6(like.filter(expanded.clamp(0, 6)))
         kept = chosen(filtered * like.project.weight.norm(dim=0)[None], block.filter.out_channels)
         regress(block.expand, x, expanded[:, kept])
         inner = relu6(block.expand(x))
-    assert kept is not None
     copy_channels(block.filter, like.filter, kept)
     regress(block.project, relu6(block.filter(inner)), target - x if block.residual else target)
     found: Tensor = block(x)
@@ -120,17 +117,13 @@ def principal(maps: Tensor, count: int) -> Tensor:
     return torch.einsum("bchw,ck->bkhw", values, axes.to(values.dtype))
 
 
-def copy_channels(conv: nn.Conv2d, like: nn.Conv2d, kept: Tensor) -> None:
-    assert conv.bias is not None
-    assert like.bias is not None
+def copy_channels(conv: Any, like: Any, kept: Tensor | None) -> None:
     conv.weight.copy_(like.weight[kept])
     conv.bias.copy_(like.bias[kept])
 
 
-def regress(conv: nn.Module, inputs: Tensor, target: Tensor) -> None:
+def regress(conv: Any, inputs: Tensor, target: Tensor) -> None:
     """Sets a 1 x 1 convolution to the ridge regression of maps on its inputs."""
-    assert isinstance(conv, nn.Conv2d)
-    assert conv.bias is not None
     x, y = by_channel(inputs), by_channel(target)
     squares = (x @ x.T).double()
     penalty = PENALTY * squares.diagonal().mean().clamp(min=SMALLEST_SCALE)
