@@ -21,7 +21,7 @@ from discopatch.model.config import LITE1
 from discopatch.model.layers import SMALLEST_VARIANCE, Block
 from discopatch.training import RunOptions, TrainingConfig, TrainingResult, get_preset, train
 from discopatch.training.batches import Batch
-from discopatch.training.step import kept_distance
+from discopatch.training.step import kept_distance, teacher_distance
 from discopatch.training.teachers import (
     AuxiliaryOutput,
     BackboneTeacher,
@@ -32,7 +32,7 @@ from discopatch.training.teachers import (
     measure_statistics,
 )
 from tests.bench.networks.samples import efficientnet_state, keras_variables, sample_pixels
-from tests.samples import TINY, TINY_EMBEDDED
+from tests.samples import TINY, TINY_EMBEDDED, inverted_weights
 from tests.training.tiny import ARCHITECTURE, read_losses
 
 WIDER = replace(ARCHITECTURE, hidden=(6, 12))
@@ -82,6 +82,24 @@ def test_a_teacher_of_other_patches_is_refused() -> None:
     other = replace(ARCHITECTURE, patch_size=32)
     with pytest.raises(ParameterError, match="patches"):
         DiscriminatorTeacher(Weights(Networks.from_seed(other, 0).discriminator, Transform(size=64)), ARCHITECTURE)
+
+
+def test_an_inverted_student_learns_maps_and_the_embedding_itself() -> None:
+    teacher = DiscriminatorTeacher(inverted_weights(TINY_EMBEDDED), TINY_EMBEDDED)
+    teaching = Teachers.measured({"larger": teacher}, [random_images(seed=2), random_images(seed=3)])
+    targets = teaching(random_images())
+    assert targets.keys() == {f"larger/{kind}" for kind in ("statistics", "map8", "map16", "embedding")}
+    output = teacher.discriminator(random_images(), 1, statistics=True)
+    torch.testing.assert_close(targets["larger/embedding"], output.embedding)
+    for kind, layer in (("map8", 2), ("map16", 3)):
+        centre, scale = (part[f"larger/{kind}"].view(-1, 1, 1) for part in (teaching.centre, teaching.scale))
+        torch.testing.assert_close(targets[f"larger/{kind}"] * scale + centre, output.features[layer])
+
+    config = replace(get_preset("natural-small-v2"), weight_cosine=3.0)
+    batch = Batch(random_images(), True, torch.zeros(6, 19), torch.zeros(6), {"larger/embedding": output.embedding})
+    for embedding, expected in ((5 * output.embedding, 0.0), (-output.embedding, 6.0)):
+        found = AuxiliaryOutput(output.logits, predictions={}, embedding=embedding)
+        assert teacher_distance(found, batch, config).item() == pytest.approx(expected, abs=1e-5)
 
 
 # The recipe of natural-v3 with tiny networks

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from discopatch.training import TrainingConfig
     from discopatch.training.teachers import Teacher
 
-PRESET = "paper, natural-v3, small or tiny. Default: paper."  # written here: --help does not import torch
+PRESET = (
+    "paper, natural-v3, natural-small-v2, small or tiny. Default: paper."  # written here: --help does not import torch
+)
 SET = "Another field of `TrainingConfig`; may be repeated."
 
 
@@ -115,9 +117,16 @@ def read_settings(settings: list[str]) -> dict[str, Any]:
 
 
 def load_teachers(config: "TrainingConfig") -> "dict[str, Teacher]":
-    """The classifiers among the teachers of the config."""
+    """The teachers of the config that have names of their own: released networks, and classifiers."""
     from discopatch.bench.networks.fetch import load_backbone
-    from discopatch.training.teachers import DISCRIMINATOR, BackboneTeacher
+    from discopatch.pretrained import PRETRAINED, load_pretrained
+    from discopatch.training.teachers import DISCRIMINATOR, BackboneTeacher, DiscriminatorTeacher
 
-    backbones = {name: load_backbone(name) for name in config.teachers if name != DISCRIMINATOR}
-    return {name: BackboneTeacher(name, each.network, each.digest) for name, each in backbones.items()}
+    found: dict[str, Teacher] = {}
+    for name in (each for each in config.teachers if each != DISCRIMINATOR):
+        if name in PRETRAINED:
+            found[name] = DiscriminatorTeacher(load_pretrained(name), config.architecture)
+        else:
+            backbone = load_backbone(name)
+            found[name] = BackboneTeacher(name, backbone.network, backbone.digest)
+    return found

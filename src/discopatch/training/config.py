@@ -43,6 +43,7 @@ class TrainingConfig:
     | crop, cut_mix, grey | side of the crops of inverted networks; shares that are mixed, and that lose their colours |
     | teachers | digests of the teachers' weights by name |
     | weight_distilled, weight_maps, weight_pooled | weights of the teachers' outputs, and of maps and pooled features |
+    | weight_cosine | weight of the distance (1 - cosine) to a teacher's embedding |
     | weight_kept | weight of keeping the features that the network began with where nothing is degraded |
     """
 
@@ -78,6 +79,7 @@ class TrainingConfig:
     weight_distilled: Weight = 0.0
     weight_maps: Weight = 1.0
     weight_pooled: Weight = 1.0
+    weight_cosine: Weight = 1.0
     weight_kept: Weight = 0.0
     teachers: dict[str, Digest] = field(default_factory=dict)
     seed: Annotated[int, between(0, 2**63 - 1)] = 0
@@ -225,6 +227,25 @@ NATURAL_V3 = replace(
     weight_kept=10.0,
     teachers={"resnet50": "23b9b4ec74f0b501", "efficientnet-lite1": "d7b715387ed98f9e"},
 )
+NATURAL_SMALL_V2 = replace(
+    NATURAL_V3,
+    preset="natural-small-v2",
+    architecture=Architecture(
+        patch_size=64,
+        hidden=(8, 16, 40, 112, 240),
+        latent=240,
+        normalisation="none",
+        kind="inverted",
+        depths=(1, 1, 1, 1, 2, 1, 1),
+        embedding=64,
+    ),
+    epochs=120,
+    learning_rate=1e-3,
+    vae=False,
+    weight_cosine=2.0,
+    weight_kept=0.0,
+    teachers={"natural-v3": "89a20bd6bd1e713d"},
+)
 TINY = replace(
     PAPER,
     preset="tiny",
@@ -234,7 +255,7 @@ TINY = replace(
     learning_rate=2e-3,
     grouping="image",
 )
-PRESETS = {config.preset: config for config in (PAPER, NATURAL_V3, SMALL, TINY)}
+PRESETS = {config.preset: config for config in (PAPER, NATURAL_V3, NATURAL_SMALL_V2, SMALL, TINY)}
 
 
 def get_preset(name: str) -> TrainingConfig:

@@ -39,6 +39,7 @@ from discopatch.images import (
 from discopatch.model import Networks, Weights
 from discopatch.model.kernels import fuse
 from discopatch.training.batches import TrainingImages, draw_batches, random_patches, shrink, step_generator
+from discopatch.training.beginning import begin_as_part
 from discopatch.training.config import RunOptions, TrainingConfig
 from discopatch.training.folder import Place, RunFolder
 from discopatch.training.step import Losses, Noise, adversarial_step, learnable
@@ -144,14 +145,16 @@ def train(
     networks, on_gpu = Networks.from_seed(config.architecture, config.seed), device.type == "cuda"
     if config.architecture.kind == "plain" and (on_gpu if options.fused is None else options.fused):
         fuse(networks.vae, networks.discriminator)
-    teaching = None
+    teaching, left = None, dict[str, Teacher]()
     if teachers:
         left = {name: each.to(device) for name, each in begin_as_teacher(networks.discriminator, teachers).items()}
         teaching = Teachers.measured(left, teacher_batches(images, config, device))
     if start is not None:
         networks.discriminator.load_state_dict(start.discriminator.state_dict())
-    elif networks.discriminator.embed is not None:
-        measure_statistics(networks.discriminator.to(device), teacher_batches(images, config, device))
+    else:
+        begin_as_part(networks.discriminator.to(device), left, teacher_batches(images, config, device))
+        if networks.discriminator.embed is not None:
+            measure_statistics(networks.discriminator, teacher_batches(images, config, device))
     auxiliary = AuxiliaryDiscriminator(networks.discriminator, config, teaching.channels if teaching else {})
     trainables, wrapped = {}, {}
     for name, network in {**({"vae": networks.vae} if config.vae else {}), "discriminator": auxiliary}.items():

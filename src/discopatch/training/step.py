@@ -15,7 +15,16 @@ from torch.optim import Optimizer
 from discopatch.model.networks import VAEOutput
 from discopatch.training.batches import Batch
 from discopatch.training.config import TrainingConfig
-from discopatch.training.teachers import BEGINNING, LOGITS, MAPS, POOLED, SMALLEST_SCALE, AuxiliaryOutput, kind_of
+from discopatch.training.teachers import (
+    BEGINNING,
+    EMBEDDING,
+    LOGITS,
+    MAPS,
+    POOLED,
+    SMALLEST_SCALE,
+    AuxiliaryOutput,
+    kind_of,
+)
 
 
 class Noise(NamedTuple):
@@ -191,7 +200,10 @@ def further_losses(discriminator: nn.Module, batches: Sequence[Batch], config: T
 
 
 def teacher_distance(output: AuxiliaryOutput, batch: Batch, config: TrainingConfig) -> Tensor:
-    """Smooth L1 distances; the logits are the student's own, the rest is predicted, maps on the teacher's grid."""
+    """Smooth L1 distances, of embeddings 1 - cosine.
+
+    Logits and embedding are the student's own; the rest is predicted, maps on the teacher's grid.
+    """
     assert output.predictions is not None
     assert batch.targets is not None
     distances = [zero(output)]
@@ -199,6 +211,11 @@ def teacher_distance(output: AuxiliaryOutput, batch: Batch, config: TrainingConf
         if target.startswith(BEGINNING):
             continue
         kind = kind_of(target)
+        if kind == EMBEDDING:
+            assert output.embedding is not None
+            distance = 1 - F.cosine_similarity(output.embedding.float(), expected).mean()
+            distances.append(config.weight_cosine * distance)
+            continue
         found = output.logits if kind == LOGITS else output.predictions[target]
         if found.shape[2:] != expected.shape[2:]:
             found = F.interpolate(found, expected.shape[2:], mode="bilinear")
