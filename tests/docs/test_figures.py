@@ -114,6 +114,7 @@ def computed() -> dict[str, Any]:
     for kind, each in results("fuzz")["kinds"].items():
         refused = sum(count for name, count in each["counts"].items() if "refused" in name)
         found[f"damaged, {kind}"] = [2000, refused, 2000 - refused, len(each["other"]), each["most_bytes"] / 1e6]
+    found["kills"] = sum(each["kills"] for each in results("kills")["commands"].values())
     anomalib = [value(f"docs/results.md: anomalib / {label}") for label in ("KolektorSDD", "a threaded part")]
     found["behind PatchCore"] = [each[2][0] - each[1][0] for each in anomalib]
     none, pixels, corners = slip(), slip("pixel-range"), slip("corners")
