@@ -59,6 +59,8 @@ def value(path: Any) -> Any:
         else:
             wanted = [each.split("=", 1) for each in step.split("; ")]
             (found,) = (each for each in found if all(str(each[key]) == text for key, text in wanted))
+    if isinstance(found, str):  # such as "93.0 [91.3, 94.7]"
+        found = [float(each) for each in numbers(found)]
     if not factor:
         return found
     return [float(factor) * each for each in found] if isinstance(found, list) else float(factor) * found
