@@ -101,7 +101,8 @@ class Page:
                 right = [cell.strip().endswith(":") for cell in line.strip("|").split("|")]
             elif not RULER.fullmatch(after):
                 cells = line.strip("|").split("|") if line.startswith("|") else [line]
-                found += [f"{line}: {cell}" for cell, each in zip(cells[1:], right[1:]) if each and numbers(cell)]  # noqa: B905
+                pairs = zip(cells[1:], right[1:], strict=False)  # not every line is a row
+                found += [f"{line}: {cell}" for cell, is_right in pairs if is_right and numbers(cell)]
                 text = re.sub("|".join((r"\]\([^)]*\)", "`[^`]*`", *constants)), " ", line)
                 found += [text[max(0, each.start() - 40) : each.end() + 20] for each in MEASURED.finditer(text)]
         return found
