@@ -72,7 +72,7 @@ def test_features_are_nearly_those_of_float32_for_any_batch_size(patches: Any, b
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=on_a_gpu)])
 @pytest.mark.parametrize("patches", ["dense", 3])
-@pytest.mark.parametrize("kinds", [("pooled", "places")])
+@pytest.mark.parametrize("kinds", [("pooled", "places", "tones")])
 def test_an_inverted_network_gives_all_kinds_of_features(
     kinds: tuple[Kind, ...], patches: Any, device: str, request: pytest.FixtureRequest
 ) -> None:

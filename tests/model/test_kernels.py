@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from discopatch.encoders import Features
+from discopatch.encoders import Features, measure_tones
 from discopatch.images import Pixels
 from discopatch.images.tensors import to_unit
 from discopatch.model import Architecture, Discriminator, Networks, extract_patches, kernels, scoring_corners
@@ -114,14 +114,16 @@ def test_images_that_pass_together_do_not_mix_and_a_flat_one_has_finite_features
 
 
 @pytest.mark.parametrize("architecture", [TINY_INVERTED, TINY_EMBEDDED])
-def test_inverted_networks_give_pooled_features_and_places(architecture: Architecture) -> None:
+def test_inverted_networks_give_pooled_features_places_and_tones(architecture: Architecture) -> None:
     network, pixels = network_of(architecture), random_walks(64)
     places = partial(torch.mean, dim=(2, 3))
-    fast = fast_pass(network, dtype=torch.float32, pooled=True, places=lambda maps: places(maps[1]))
+    wanted: dict[str, Any] = {"pooled": True, "places": lambda maps: places(maps[1]), "tones": measure_tones}
+    fast = fast_pass(network, dtype=torch.float32, **wanted)
     (found,) = fast.stream([pixels])
     with torch.no_grad():
         features = network(to_unit(torch.from_numpy(pixels)).permute(0, 3, 1, 2), 1).features
-    assert list(found) == ["logits", "statistics", "pooled", "places"]
+    assert list(found) == ["logits", "statistics", "pooled", "tones", "places"]
+    assert np.array_equal(found["tones"], measure_tones(torch.from_numpy(pixels)))
     np.testing.assert_allclose(found["pooled"], features[-1].mean((2, 3)), rtol=1e-3, atol=1e-4)
     np.testing.assert_allclose(found["places"], features[1].mean((2, 3)), rtol=1e-3, atol=1e-4)
 

@@ -24,7 +24,7 @@ from discopatch.utils import write_atomically
 
 N = TypeVar("N", bound=nn.Module)
 
-FORMATS = {"discriminator": 1, "checkpoint": 3, "detector": 8, "backbone": 2}  # of each kind of file
+FORMATS = {"discriminator": 1, "checkpoint": 3, "detector": 9, "backbone": 2}  # of each kind of file
 WRITERS = {"discriminator": "train", "checkpoint": "train", "detector": "fit", "backbone": "data fetch"}  # commands
 HEADER = "discopatch"  # the one key of the metadata of a file: several would be written in any order
 DIGEST = "sha256"  # field of the header
