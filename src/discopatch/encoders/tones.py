@@ -1,5 +1,7 @@
 """Tones of an image: brightness, contrast and colours, measured in the pixels."""
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
@@ -18,9 +20,18 @@ def measure_tones(pixels: Tensor) -> Tensor:
     are those of the colours. A network sees them too, mixed with what is in the image.
     """
     x = pixels[:, ::EVERY, ::EVERY].permute(0, 3, 1, 2).float() / 255
+    statistics = channel_statistics(tone_maps(x))
+    return torch.cat((statistics[:, ::2], statistics[:, 1::2], (x.mean((2, 3)) + DARKEST).log()), 1)
+
+
+def tone_maps(x: Tensor) -> Iterator[Tensor]:
+    """(B, 3, H, W) from 0 to 1 to maps (B, 1, H, W), one after another: those of a large image take much memory."""
     red, green, blue = x.split(1, 1)
     luminance = LUMINANCE[0] * red + LUMINANCE[1] * green + LUMINANCE[2] * blue
+    yield luminance
+    yield red - luminance
+    yield blue - luminance
     largest, smallest = x.amax(1, keepdim=True), x.amin(1, keepdim=True)
-    saturation = (largest - smallest) / (largest + DARKEST)
-    maps = torch.cat((luminance, red - luminance, blue - luminance, largest, smallest, saturation), 1)
-    return torch.cat((channel_statistics([maps]), (x.mean((2, 3)) + DARKEST).log()), 1)
+    yield largest
+    yield smallest
+    yield (largest - smallest) / (largest + DARKEST)
