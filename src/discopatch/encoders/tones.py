@@ -19,7 +19,7 @@ def measure_tones(pixels: Tensor) -> Tensor:
     The maps are luminance, red and blue relative to it, the largest and smallest colour, and saturation; the log-means
     are those of the colours. A network sees them too, mixed with what is in the image.
     """
-    x = pixels[:, ::EVERY, ::EVERY].permute(0, 3, 1, 2).float() / 255
+    x = pixels[:, ::EVERY, ::EVERY].permute(0, 3, 1, 2).contiguous().float() / 255
     statistics = channel_statistics(tone_maps(x))
     return torch.cat((statistics[:, ::2], statistics[:, 1::2], (x.mean((2, 3)) + DARKEST).log()), 1)
 
