@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from discopatch.model.networks import channel_statistics
+from discopatch.model.layers import SMALLEST_VARIANCE
 
 LUMINANCE = (0.299, 0.587, 0.114)
 EVERY = 2  # pixels of every so many rows and columns are read
@@ -20,8 +20,14 @@ def measure_tones(pixels: Tensor) -> Tensor:
     are those of the colours. A network sees them too, mixed with what is in the image.
     """
     x = pixels[:, ::EVERY, ::EVERY].permute(0, 3, 1, 2).contiguous().float() / 255
-    statistics = channel_statistics(tone_maps(x))
-    return torch.cat((statistics[:, ::2], statistics[:, 1::2], (x.mean((2, 3)) + DARKEST).log()), 1)
+    means, variances = [], []
+    for one in tone_maps(x):
+        mean = one.mean((2, 3), keepdim=True)
+        means.append(mean.flatten(1))
+        centred = one - mean
+        # Two plain means: torch.var_mean takes several times as long on a CPU.
+        variances.append((centred * centred).mean((2, 3)))
+    return torch.cat((*means, (torch.cat(variances, 1) + SMALLEST_VARIANCE).log(), (x.mean((2, 3)) + DARKEST).log()), 1)
 
 
 def tone_maps(x: Tensor) -> Iterator[Tensor]:

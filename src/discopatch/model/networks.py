@@ -1,6 +1,6 @@
 """The discriminator, the one network that scoring needs, and the VAE, which makes the negatives of its training."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import pairwise
@@ -37,7 +37,7 @@ class DiscriminatorOutput:
         return torch.cat([*self.layer_statistics, *([] if self.embedding is None else [self.embedding])], 1)
 
 
-def channel_statistics(maps: Iterable[Tensor]) -> Tensor:
+def channel_statistics(maps: Sequence[Tensor]) -> Tensor:
     """Maps (B, C, H, W) or (B, C, positions) -> (B, 2 x all channels): map by map its means, then its log-variances."""
     found = []
     for one in maps:
