@@ -53,7 +53,7 @@ def speed(
 ) -> None:
     """Milliseconds from pixels in memory to features in memory, by weights, precision and batch size."""
     rows = []
-    for name in ("natural-small-v1",) if tiny else PRETRAINED:
+    for name in ("natural-small-v2",) if tiny else PRETRAINED:
         weights = load_pretrained(name)
         with FlopCounterMode(display=False) as counter:
             DiscriminatorEncoder(weights).extract_pixels(np.zeros((1, *[weights.transform.size] * 2, 3), np.uint8))
@@ -110,7 +110,7 @@ def places(
     """Images/s from pixels in memory to features, z-scores of places and scores; differences between precisions."""
     rows, differences = [], []
     for size in (64,) if tiny else (256, 512):
-        make = partial(make_encoder, "natural-small-v1" if tiny else DEFAULT_WEIGHTS, device=device, size=size)
+        make = partial(make_encoder, "natural-small-v2" if tiny else DEFAULT_WEIGHTS, device=device, size=size)
         normal, new = np.split(textures(44 if tiny else 256, size), [40 if tiny else 128])
         head, model = fit_components(make, normal)
         with_places: Row = {"kinds": ComponentsHead.needs, "compare": model}
@@ -190,7 +190,7 @@ def decode(
             files = jpeg_files(distinct, side)
             shards = write_shards(Path(place) / str(side), files, count)
             detector = Detector(
-                "natural-small-v1" if tiny else DEFAULT_WEIGHTS,
+                "natural-small-v2" if tiny else DEFAULT_WEIGHTS,
                 false_alarm_rate=0.1,
                 batch_size=batch,
                 precision="bfloat16" if on_gpu else "float32",

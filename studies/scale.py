@@ -1,6 +1,6 @@
 """Many images on one machine: whether time is linear and memory flat, and what decoders cost and change.
 
-python studies/scale.py images --count 100000 --weights natural-small-v1     # docs/results/scale.json
+python studies/scale.py images --count 100000 --weights natural-small-v2     # docs/results/scale.json
 python studies/scale.py plan --count 300000                                  # the same file
 python studies/scale.py decoders --photos train.tar --new test.tar           # docs/results/decoders.json
 

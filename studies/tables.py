@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 JOINED = ("combined", "components")  # the heads that join several scores
 OURS = ("discopatch/*",)
 RULE = ("natural-v3-64/sigmoid", "natural-v3-64/logit")
-SMALL = ("natural-small-v1/combined",)
+SMALL = ("natural-small-v2/combined",)
 PAPER = ("paper-v1-64/sigmoid", "paper-v1-64/logit", "paper-v1/statistics", "paper-v1/combined")
 ALL = ("resnet50/*", "efficientnet-lite0/*")
 SOME = tuple(
@@ -42,7 +42,7 @@ HEADS_OF_ALL = (
     *PAPER,
     *(
         f"{encoder}/{head}"
-        for encoder in ("discopatch", "natural-small-v1", "paper-v1", "resnet50", "efficientnet-lite0")
+        for encoder in ("discopatch", "natural-small-v2", "paper-v1", "resnet50", "efficientnet-lite0")
         for head in (*JOINED, "statistics", "knn", "local")
     ),
 )

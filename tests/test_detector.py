@@ -296,7 +296,7 @@ def test_a_clone_has_the_parameters_and_has_learnt_nothing(fitted: Detector) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("weights", ["natural-small-v1", "natural-v2"])
+@pytest.mark.parametrize("weights", ["natural-small-v2", "natural-v2"])
 def test_the_released_weights_tell_a_camera_from_its_corrupted_images(weights: str, tmp_path: Path) -> None:
     found, new = natural_detector(weights), one_camera(6, size=256, seed=9)
     fresh = found.predict(new)

@@ -125,7 +125,7 @@ def test_a_detector_of_a_transformer_alone_fits_scores_explains_and_loads(tmp_pa
 
 
 def test_networks_that_do_not_go_together_are_refused(name: str, fitted: Detector, tmp_path: Path) -> None:
-    for weights in ([], ["paper-v1", "natural-small-v1"], [name, name], ["paper-v1", "nothing=/tmp"]):
+    for weights in ([], ["paper-v1", "natural-small-v2"], [name, name], ["paper-v1", "nothing=/tmp"]):
         with pytest.raises(DiscopatchError):
             new_detector(weights).fit(one_camera(30))
     with pytest.raises(ParameterError, match="head"):

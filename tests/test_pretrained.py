@@ -28,7 +28,7 @@ NATURAL_V2 = replace(get_preset("natural-v3").architecture, depths=LITE0, embedd
     [
         ("natural-v2", NATURAL_V2, 2_939_233, "fbf5b360c2537be3"),
         ("natural-v3", get_preset("natural-v3").architecture, 3_976_929, "89a20bd6bd1e713d"),
-        ("natural-small-v1", get_preset("small").architecture, 455_953, "ee0bfd38c023fdbd"),
+        ("natural-small-v2", get_preset("natural-small-v2").architecture, 1_077_633, "6008f867079c4e56"),
         ("paper-v1", get_preset("paper").architecture, 6_218_753, "77e983f7e2ab58f0"),
     ],
 )
@@ -56,13 +56,13 @@ def test_the_papers_weights_have_its_recipe_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("load", [load_pretrained, load_weights, model_card])
 def test_an_unknown_name_lists_the_names_there_are(load: Callable[[str], object]) -> None:
-    with pytest.raises(WeightsError, match="natural-small-v1"):
+    with pytest.raises(WeightsError, match="natural-small-v2"):
         load("paper-v2")
 
 
 def test_released_weights_are_read_once_and_scoring_leaves_them_as_they_are() -> None:
-    weights = load_pretrained("natural-small-v1")
+    weights = load_pretrained("natural-small-v2")
     found = DiscriminatorEncoder(weights, patches="dense").extract_pixels(np.zeros((1, 256, 256, 3), np.uint8))
     assert np.isfinite(found.logits).all()
-    assert load_weights("natural-small-v1") is weights
-    assert weights.digest == "ee0bfd38c023fdbd"
+    assert load_weights("natural-small-v2") is weights
+    assert weights.digest == "6008f867079c4e56"

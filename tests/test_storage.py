@@ -101,7 +101,7 @@ def test_released_weights_stay_outside(detector_file: Path) -> None:
     with safe_open(detector_file, framework="pt") as file:
         assert not [name for name in file.keys() if name.startswith("weights/")]  # noqa: SIM118 - it is no dict
     again = Detector.load(detector_file)
-    assert again.weights == again.settings()["weights"] == "natural-small-v1"
+    assert again.weights == again.settings()["weights"] == "natural-small-v2"
     assert again.weights_ is Detector.load(detector_file).weights_, "read once"
 
 
@@ -146,7 +146,7 @@ def test_a_file_rewritten_unchanged_still_loads(saved: Path, fitted: Detector) -
     [
         *({"format": 1}, {"format": FORMATS["detector"] + 1}, {"kind": "discriminator"}),
         *({"weights_digest": "0" * 16}, {"transform_digest": "0" * 16}),
-        *({"weights": "natural-small-v1"}, {"weights": "natural-v0"}, {"head": "tail"}, {"head": "statistics"}),
+        *({"weights": "natural-small-v2"}, {"weights": "natural-v0"}, {"head": "tail"}, {"head": "statistics"}),
         *({"probes": [*PROBES, "vignette"]}, {"aspects": [0, 1]}, {"reasons": ["vignette"]}),
         *({"reasons": ["blur"]}, {"reasons": None}, {"false_alarm_rate": 0.001}, {"seed": -1}),
     ],

@@ -91,7 +91,7 @@ class Detector(FittedDetector):
     Parameters
     ----------
     weights
-        The name of released weights (natural-v3, natural-v2, natural-small-v1, paper-v1), a `Weights` object, a
+        The name of released weights (natural-v3, natural-v2, natural-small-v2, paper-v1), a `Weights` object, a
         .safetensors file that `discopatch train` wrote, a network of transformers as KIND=FOLDER (dinov2=FOLDER),
         or a network as an `OutsideNetwork`; or a list of several.
     head

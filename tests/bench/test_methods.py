@@ -86,9 +86,9 @@ def test_the_digest_stands_for_weights_and_patches() -> None:
 
 
 def test_released_weights_go_by_their_names_whatever_those_of_the_run_are() -> None:
-    network = load_encoder("natural-small-v1-3", tiny_weights(), seed=0, device="cpu").network
-    assert (network.name, network.parameters) == ("natural-small-v1-3", 455_953)
-    same = load_encoder("discopatch-3", load_pretrained("natural-small-v1"), seed=0, device="cpu")
+    network = load_encoder("natural-small-v2-3", tiny_weights(), seed=0, device="cpu").network
+    assert (network.name, network.parameters) == ("natural-small-v2-3", 1_077_633)
+    same = load_encoder("discopatch-3", load_pretrained("natural-small-v2"), seed=0, device="cpu")
     assert same.network.digest == network.digest
 
 

@@ -113,7 +113,7 @@ def backbones(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_options_are_recorded_and_what_a_star_cannot_mean_here_is_left_out_with_a_reason(
     run: Run, folders: Path, backbones: Path, tmp_path: Path
 ) -> None:
-    images = ("--normal", folders / "normal", "--other", folders / "coins", "--weights", "natural-small-v1")
+    images = ("--normal", folders / "normal", "--other", folders / "coins", "--weights", "natural-small-v2")
     command = ("bench", "--suite", "folder", *images, *SMALL, *FEWEST, "--backbones", backbones)
     finished = run(*command, "--methods", "resnet50/m*,resnet50/knn:k=3", "-o", tmp_path / "out")
     assert finished.status == 0, finished.err

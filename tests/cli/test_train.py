@@ -52,12 +52,12 @@ def test_options_and_settings_land_in_the_run(train, tmp_path) -> None:
 def test_a_run_begins_from_released_weights(train, tmp_path) -> None:
     settings = ("images=1", "patches=1", "vae=false")
     given = (argument for setting in settings for argument in ("--set", setting))
-    done = train("--from", "natural-small-v1", "--steps", 1, *given)
+    done = train("--from", "natural-small-v2", "--steps", 1, *given)
     assert done.exit_code == 0, done.output
     description = json.loads((tmp_path / "run" / "run.json").read_text())
-    assert (description["start"], description["config"]["preset"]) == ("ee0bfd38c023fdbd", "small")
+    assert (description["start"], description["config"]["preset"]) == ("6008f867079c4e56", "natural-small-v2")
     trained = Weights.load(tmp_path / "run" / "discriminator.safetensors")
-    assert trained.discriminator.architecture.hidden == (48, 80, 144, 240)
+    assert trained.discriminator.architecture.hidden == (8, 16, 40, 112, 240)
 
 
 def test_a_teacher_is_named_by_its_digest_and_has_weight_1(train, tmp_path) -> None:

@@ -99,7 +99,7 @@ def test_results_come_in_order_from_threads_that_compute_alone_and_without_gradi
 
 
 @pytest.mark.usefixtures("_two_threads")
-@pytest.mark.parametrize("name", [pytest.param("natural-v2", marks=pytest.mark.slow), "natural-small-v1"])
+@pytest.mark.parametrize("name", [pytest.param("paper-v1", marks=pytest.mark.slow), "natural-small-v2"])
 def test_features_are_the_same_to_the_bit_alone_together_and_for_any_number_of_threads(name: str) -> None:
     encoder = DiscriminatorEncoder(load_pretrained(name), kinds=("logits", "statistics", "pooled"))
     pixels = np.random.default_rng(0).integers(0, 256, (5, 256, 256, 3), np.uint8)

@@ -270,7 +270,7 @@ def test_every_head_and_sampling_exports(
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("weights", ["natural-v2", "natural-small-v1"])
+@pytest.mark.parametrize("weights", ["natural-v2", "natural-small-v2"])
 def test_released_weights_export_in_8_bits(weights: str, tmp_path: Path) -> None:
     detector = Detector(weights, false_alarm_rate=0.1, reason_images=4, detection_images=0, device="cpu")
     detector.fit(one_camera(40, size=256))

@@ -79,7 +79,7 @@ def test_the_commands_work_from_another_folder(python: str, wheel: str, tmp_path
         save_images(installed.folder / "normal", images[:40])
         save_images(installed.folder / "incoming", images[40:])
         (installed.folder / "incoming" / "broken.png").write_bytes(b"no image")
-        installed.run("fit", "normal", "-o", "camera", "--weights", "natural-small-v1", "--head", "combined")
+        installed.run("fit", "normal", "-o", "camera", "--weights", "natural-small-v2", "--head", "combined")
         by_detector = json.loads(installed.run("score", "incoming", "--detector", "camera", "--json"))
         assert sum(each["error"] is None for each in by_detector) == 5
         installed.run("export", "camera", "--format", "onnx", "-o", "camera-onnx", "--reference", "normal")

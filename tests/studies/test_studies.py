@@ -44,7 +44,7 @@ def test_folders_that_fail_are_simulated(tmp_path: Path) -> None:
 
 @pytest.mark.nightly
 def test_false_alarms_of_small_folders_are_measured(data: Path, tmp_path: Path) -> None:
-    sizes = ("--draws", 2, "--images", 80, "--only", "photos", "--weights", "natural-small-v1", "--processes", 1)
+    sizes = ("--draws", 2, "--images", 80, "--only", "photos", "--weights", "natural-small-v2", "--processes", 1)
     run("guarantees", "measure", "--data", data, *sizes, "--out", tmp_path / "out.json", folder=tmp_path)
     assert json.loads((tmp_path / "out.json").read_text())["photos"]["rows"]
     assert "photos" in run("guarantees", "tables", "--results", tmp_path / "out.json", folder=tmp_path)
@@ -67,7 +67,7 @@ def test_trainings_of_the_paper_are_measured(data: Path, tmp_path: Path) -> None
 
 @pytest.mark.nightly
 def test_reasons_are_measured(data: Path, tmp_path: Path) -> None:
-    images = ("--photos", data / "natural/train-0000.tar", "--weights", "natural-small-v1", "--device", "cpu")
+    images = ("--photos", data / "natural/train-0000.tar", "--weights", "natural-small-v2", "--device", "cpu")
     small = ("--given", 30, "--draws", 1, "--degraded", 1, "--processes", 1, "--out", tmp_path / "reasons.json")
     assert "first reason right" in run("reasons", *images, *small, folder=tmp_path)
 
@@ -75,12 +75,12 @@ def test_reasons_are_measured(data: Path, tmp_path: Path) -> None:
 @pytest.mark.nightly
 def test_decoders_are_compared(data: Path, tmp_path: Path) -> None:
     photos = ("--photos", data / "natural/train-0000.tar", "--new", data / "natural/test.tar", "--normal", 60)
-    few = ("--test", 4, "--severity", 3, "--corruption", "fog", "--weights", "natural-small-v1")
+    few = ("--test", 4, "--severity", 3, "--corruption", "fog", "--weights", "natural-small-v2")
     assert "AUROC" in run("scale", "decoders", *photos, *few, "--out", tmp_path / "out.json", folder=tmp_path)
 
 
 def test_a_long_run_is_timed(tmp_path: Path) -> None:
-    few = ("--count", 80, "--fit", 40, "--weights", "natural-small-v1", "--patches", 4)
+    few = ("--count", 80, "--fit", 40, "--weights", "natural-small-v2", "--patches", 4)
     assert "second half" in run("scale", "images", *few, "--out", tmp_path / "out.json", folder=tmp_path)
 
 
@@ -88,7 +88,7 @@ def test_a_long_run_is_timed(tmp_path: Path) -> None:
 def test_small_defects_are_measured(tmp_path: Path) -> None:
     for part, count in {"fit": 20, "normal": 3, "defect": 2, "mask": 2}.items():
         save_images(tmp_path / "tiles" / part, ["coffee", "temple"], count, seed=count)
-    options = ("--data", tmp_path, "--only", "tiles", "--networks", "natural-small-v1", "--out", tmp_path / "out.json")
+    options = ("--data", tmp_path, "--only", "tiles", "--networks", "natural-small-v2", "--out", tmp_path / "out.json")
     assert "found at 10 %" in run("defects", "quality", *options, folder=tmp_path)
     assert "all changes" in run("defects", "places", *options, "--changed", 2, folder=tmp_path)
     alarms = run("defects", "false-alarms", *options, "--fitted", 40, folder=tmp_path)
@@ -96,7 +96,7 @@ def test_small_defects_are_measured(tmp_path: Path) -> None:
 
 
 def test_speed_is_measured_without_a_gpu(tmp_path: Path) -> None:
-    assert "natural-small-v1" in run("gpu", "speed", "--tiny", "--device", "cpu", folder=tmp_path)
+    assert "natural-small-v2" in run("gpu", "speed", "--tiny", "--device", "cpu", folder=tmp_path)
     assert "scores" in run("gpu", "places", "--tiny", "--device", "cpu", "--seconds", 0.01, folder=tmp_path)
     assert "scaled" in run("gpu", "decode", "--tiny", "--batch", 8, folder=tmp_path)
 

@@ -237,6 +237,18 @@ def relu6(x: Tensor) -> Tensor:
     return F.relu6(x, inplace=True)
 
 
+class ScoringLinear(nn.Module):
+    """Linear layer whose last digits on a CPU do not depend on the number of threads, unlike those of `F.linear`."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.weight, self.bias = linear.weight, linear.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C) -> (B, C')."""
+        return (x[:, None] * self.weight).sum(2) + self.bias if x.is_cpu else F.linear(x, self.weight, self.bias)
+
+
 class ScoringConv2d(nn.Module):
     """Convolution that oneDNN computes on a CPU, whatever the size of its input.
 

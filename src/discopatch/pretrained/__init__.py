@@ -10,7 +10,7 @@ from discopatch.model import Weights
 
 DEFAULT_WEIGHTS = "natural-v3"  # an inverted residual network that embeds how images are degraded
 EARLIER_WEIGHTS = "natural-v2"  # the default before, without an embedding, with three quarters of the work
-SMALL_WEIGHTS = "natural-small-v1"  # the fastest
+SMALL_WEIGHTS = "natural-small-v2"  # the fastest, taught by natural-v3
 PAPER_WEIGHTS = "paper-v1"  # the paper's recipe
 PRETRAINED = (DEFAULT_WEIGHTS, EARLIER_WEIGHTS, SMALL_WEIGHTS, PAPER_WEIGHTS)
 

@@ -239,7 +239,7 @@ NATURAL_SMALL_V2 = replace(
         depths=(1, 1, 1, 1, 2, 1, 1),
         embedding=64,
     ),
-    epochs=120,
+    epochs=121,
     learning_rate=1e-3,
     vae=False,
     weight_cosine=2.0,
