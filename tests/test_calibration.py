@@ -21,9 +21,14 @@ from discopatch.calibration import (
     choose_rate,
     fold_numbers,
     images_needed,
+    least_selected,
     p_values,
+    select,
     smallest_rate,
     split_images,
+    sure_images,
+    sure_level,
+    sure_rate,
     threshold,
     usual_level,
 )
@@ -338,3 +343,71 @@ def test_the_usual_level_of_too_few_images_is_beyond_all_and_of_a_group_one_coun
     groups = np.repeat(np.arange(40), 2)
     values = np.repeat(np.arange(40.0), 2) + np.tile([0, 0.5], 40)
     assert usual_level(values, 0.05, groups) == 38
+
+
+@pytest.mark.parametrize(("rate", "confidence"), [(0.01, 0.95), (0.05, 0.95), (0.1, 0.99), (0.1, 0.8)])
+def test_the_fewest_images_for_a_confidence_are_those_of_the_binomial_distribution(
+    rate: float, confidence: float
+) -> None:
+    """The largest of n scores is exceeded by more than the rate with chance (1 - rate) ** n."""
+    needed = sure_images(rate, confidence)
+    assert (1 - rate) ** needed <= 1 - confidence < (1 - rate) ** (needed - 1)
+    assert sure_level(needed, rate, confidence) == 1 / (needed + 1)
+    assert sure_level(needed - 1, rate, confidence) == 0
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(1, 2000), st.sampled_from([0.01, 0.05, 0.1]), st.sampled_from([0.8, 0.95]))
+def test_a_level_is_the_largest_that_keeps_the_rate_with_the_confidence(images, rate, confidence) -> None:
+    alarms = round(sure_level(images, rate, confidence) * (images + 1))
+    for k, kept in ((alarms, True), (alarms + 1, False)):
+        if 0 < k <= images:
+            assert (beta.ppf(confidence, k, images + 1 - k) <= rate * (1 + 1e-9)) == kept
+
+
+def test_with_a_confidence_few_detectors_have_a_higher_rate() -> None:
+    rng, level = np.random.default_rng(0), sure_level(120, 0.05, 0.95)
+    rates = np.array(
+        [(rng.exponential(size=20_000) > threshold(rng.exponential(size=120), level)).mean() for _ in range(400)]
+    )
+    on_average = np.array(
+        [(rng.exponential(size=20_000) > threshold(rng.exponential(size=120), 0.05)).mean() for _ in range(400)]
+    )
+    assert (rates > 0.05).mean() < 0.08
+    assert (on_average > 0.05).mean() > 0.3
+
+
+def test_too_few_images_for_a_confidence_name_the_number() -> None:
+    with pytest.raises(TooFewImagesError, match="needs 299"):
+        sure_rate(0.01, 0.95, 298)
+    assert sure_rate("auto", 0.95, 298) == 0.02
+    with pytest.raises(TooFewImagesError, match="needs 29"):
+        sure_rate("auto", 0.95, 28)
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 20).map(lambda each: each / 20) | st.just(float("nan")), max_size=30), rates)
+def test_selected_images_are_those_of_the_step_up_procedure(values, fdr) -> None:
+    """The largest k for which k p-values are at most fdr * k / m, in whole numbers."""
+    known = [round(20 * each) for each in values if each == each]
+    fits = [k for k in range(1, len(known) + 1) if Fraction(sorted(known)[k - 1], 20) <= fdr * k / len(known)]
+    found = select(values, float(fdr))
+    assert len(found) == max(fits, default=0)
+    assert sorted(known)[: len(found)] == [round(20 * values[index]) for index in found]
+
+
+def test_few_of_the_selected_images_are_normal() -> None:
+    rng, shares = np.random.default_rng(1), []
+    for _ in range(600):
+        scores = np.concatenate([rng.normal(size=180), rng.normal(4, 1, size=20)])
+        found = select(p_values(scores, rng.normal(size=999)), 0.2)
+        shares.append((found < 180).mean() if len(found) else 0.0)
+    assert 0.12 < np.mean(shares) < 0.2
+
+
+@pytest.mark.parametrize(("images", "calibration", "fdr"), [(500, 99, 0.1), (20, 199, 0.1), (7, 9, 0.05), (1, 9, 0.1)])
+def test_the_fewest_selected_images_are_those_above_all_calibration_scores(images, calibration, fdr) -> None:
+    least, smallest = least_selected(images, calibration, fdr), 1 / (calibration + 1)
+    for above in range(images + 1):
+        p = [smallest] * above + [1.0] * (images - above)
+        assert bool(len(select(p, fdr))) == (above >= least)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from discopatch import fitting
+from discopatch import Detector, fitting
 from discopatch.calibration import split_images, threshold
 from discopatch.demo import crops, sample_photos
 from discopatch.encoders import DiscriminatorEncoder, Features
@@ -363,3 +363,22 @@ def test_images_whose_features_are_no_numbers_are_not_fitted(monkeypatch: pytest
     found = new_detector(batch_size=1).fit(one_camera(40), workers=1)
     assert found.refusals_.refused == {RefusalReason.NOT_FINITE: 1}
     assert found.guarantee_.n_fit + len(found.calibration_scores_) == 39
+
+
+def test_a_confidence_holds_out_as_many_images_as_it_needs_and_is_stored(tmp_path: Path) -> None:
+    images = one_camera(90)
+    fitted = new_detector(false_alarm_rate=0.2, confidence=0.95).fit(images, workers=1)
+    # 0.8 ** 14 < 0.05 < 0.8 ** 13; the third of 90 images is 2 * (14 + 1) - 1 and one more
+    assert len(fitted.calibration_scores_) == 29
+    assert fitted.guarantee_.alarms == round(30 * fitted.false_alarm_rate_) < 0.2 * 30
+    assert fitted.guarantee_.likely_rates[1] <= 0.2
+    fitted.save(tmp_path / "sure.safetensors")
+    again = Detector.load(tmp_path / "sure.safetensors", device="cpu")
+    assert (again.confidence, again.false_alarm_rate) == (0.95, 0.2)
+    assert again.guarantee_ == fitted.guarantee_
+    assert "confidence of 0.95" in again.guarantee_.text
+    other = again.with_rate(0.2)
+    assert (other.confidence, other.guarantee_.alarms) == (None, 6)
+    assert "confidence" not in other.guarantee_.text
+    with pytest.raises(TooFewImagesError, match="confidence"):
+        new_detector(false_alarm_rate=0.01, confidence=0.95).fit(images, workers=1)

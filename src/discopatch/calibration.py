@@ -49,6 +49,26 @@ def alarms_allowed(images: int, rate: float) -> int:
     return min(floor(rate * (1 + images) + ROUNDING), images)
 
 
+def select(p: ArrayLike, fdr: float) -> NDArray[np.intp]:
+    """The indices of p-values that Benjamini and Hochberg's procedure selects, ascending; NaN are left out.
+
+    At most the share `fdr` of the selected images are normal, on average over calibration sets and images, where
+    images are independent of each other (Bates and others, 2023). Nothing is selected where no share of them allows it.
+    """
+    if not 0 < fdr < 1:
+        raise ParameterError(f"fdr is {fdr!r}: give a number between 0 and 1, such as 0.1")
+    values = np.asarray(p, np.float64)
+    order = np.argsort(values, kind="stable")[: np.count_nonzero(~np.isnan(values))]
+    allowed = fdr * np.arange(1, len(order) + 1) / max(len(order), 1)
+    last = np.flatnonzero(values[order] <= allowed * (1 + ROUNDING))
+    return order[: last[-1] + 1] if len(last) else order[:0]
+
+
+def least_selected(images: int, calibration: int, fdr: float) -> int:
+    """The fewest of so many images that can be selected: as many must score above all calibration images."""
+    return ceil(images / (fdr * (calibration + 1)) - ROUNDING)
+
+
 class Decision(NamedTuple):
     """What a calibration says about one score."""
 
@@ -101,6 +121,37 @@ def images_needed(rate: float) -> int:
     """The fewest calibration images with which a p-value can be as small as the rate."""
     check_rate(rate)
     return ceil(1 / rate - ROUNDING) - 1
+
+
+def sure_images(rate: float, confidence: float) -> int:
+    """The fewest calibration images of which the largest score, as the threshold, promises the rate so surely."""
+    return ceil(log1p(-confidence) / log1p(-rate) - ROUNDING)
+
+
+def sure_rate(rate: Rate, confidence: float, images: int) -> float:
+    """The rate itself, or instead of `auto` the smallest that so many calibration images promise with the confidence.
+
+    Raises TooFewImagesError where they do not promise it.
+    """
+    tried = AUTO_RATES if isinstance(rate, str) else (rate,)
+    chosen = next((each for each in tried if sure_images(each, confidence) <= images), None)
+    if chosen is None:
+        raise TooFewImagesError(
+            f"{counted(images, 'image')} or groups can calibrate; a false-alarm rate of {tried[-1]:.2%} with a "
+            f"confidence of {confidence:.0%} needs {sure_images(tried[-1], confidence)}: add images, raise "
+            "false_alarm_rate, or lower confidence"
+        )
+    return chosen
+
+
+def sure_level(images: int, rate: float, confidence: float) -> float:
+    """The largest k / (n + 1) for which at most `rate` of new normal images are flagged, with that confidence.
+
+    Given n calibration scores without ties, the share of new images above the k-th largest is drawn from
+    Beta(k, n + 1 - k). Its quantile at `confidence` must not exceed the rate. 0 where n is too small.
+    """
+    allowed = range(alarms_allowed(images, rate), 0, -1)
+    return next((k / (images + 1) for k in allowed if _beta_quantile(k, images, confidence) <= rate), 0.0)
 
 
 def calibration_size(images: int, rate: float, *, min_fit: int, most: float = inf) -> int:
@@ -209,6 +260,12 @@ def check_rate(rate: Rate) -> None:
         raise ParameterError(f"false_alarm_rate is {rate!r}: give 'auto', or a number between 0 and 1, such as 0.01")
 
 
+def check_confidence(confidence: float | None) -> None:
+    """Raises ParameterError unless it is None or lies between 0 and 1."""
+    if confidence is not None and not (isinstance(confidence, float) and 0 < confidence < 1):
+        raise ParameterError(f"confidence is {confidence!r}: give a number between 0 and 1, such as 0.95, or None")
+
+
 def _beta_quantile(k: int, n: int, share: float) -> float:
     """The quantile of Beta(k, n + 1 - k) at `share`, for 1 <= k <= n.
 
@@ -271,6 +328,8 @@ class Guarantee:
     n_calibration: int
     false_alarm_rate: float
     n_groups: int | None = None  # of the images that were given, where they came in groups
+    confidence: float | None = None  # with which at most `promised_rate` of new images are flagged
+    promised_rate: float | None = None
 
     @property
     def alarms(self) -> int:
@@ -300,10 +359,14 @@ class Guarantee:
         calibrated, new = f"{self.n_calibration} others", "new normal images"
         if self.n_groups is not None:
             calibrated, new = f"one image of each of {self.n_calibration} other groups", "images of new normal groups"
-        text = (
-            f"fitted on {self.n_fit} images, calibrated on {calibrated}. Expected false alarms: at most "
-            f"{self.bound:.1%} of {new}. For this detector the rate lies between {low:.1%} and {high:.1%} in nine of "
-            "ten cases."
+        text = f"fitted on {self.n_fit} images, calibrated on {calibrated}. "
+        if self.confidence is not None and self.promised_rate is not None:
+            text += (
+                f"With a confidence of {self.confidence:.4g}, at most {self.promised_rate:.1%} of {new} are flagged. "
+            )
+        text += (
+            f"Expected false alarms: at most {self.bound:.1%} of {new}. For this detector the rate lies between "
+            f"{low:.1%} and {high:.1%} in nine of ten cases."
         )
         if self.n_fit < FEW_IMAGES:
             text += f" Fewer than {FEW_IMAGES} images were fitted: mild changes may be missed. Add images."

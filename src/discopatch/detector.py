@@ -15,7 +15,14 @@ from typing import Any, Self
 import numpy as np
 import torch
 
-from discopatch.calibration import AUTO, Calibration, Rate, check_rate, images_needed
+from discopatch.calibration import (
+    Calibration,
+    Rate,
+    check_confidence,
+    check_rate,
+    images_needed,
+    sure_images,
+)
 from discopatch.encoders import (
     AnyWeights,
     ChosenNetworks,
@@ -99,6 +106,9 @@ class Detector(FittedDetector):
     false_alarm_rate
         The largest share of normal images that are flagged, on average. `auto` takes the smallest of 1, 2, 5 and 10 %
         for which at most half of the images are held out.
+    confidence
+        With 0.95, at most `false_alarm_rate` of new normal images are flagged by 95 of 100 detectors that are fitted
+        like this one. By default the rate holds on average over such detectors, and fewer images are held out.
     patches
         `dense` for one pass over the whole image, or a number of patches.
     sampling
@@ -142,6 +152,7 @@ class Detector(FittedDetector):
         *,
         head: str = DEFAULT_HEAD,
         false_alarm_rate: Rate = "auto",
+        confidence: float | None = None,
         patches: Patches = "dense",
         sampling: Sampling = "random",
         seed: int = 0,
@@ -156,6 +167,7 @@ class Detector(FittedDetector):
         max_bytes: int = DEFAULT_LIMITS.max_bytes,
     ) -> None:
         self.weights, self.head, self.false_alarm_rate = weights, head, false_alarm_rate
+        self.confidence = confidence
         self.patches, self.sampling, self.seed = patches, sampling, seed
         self.reason_images, self.detection_images = reason_images, detection_images
         self.resolution = resolution
@@ -210,6 +222,7 @@ class Detector(FittedDetector):
             Called with the number of images done and the total, which is None where the source does not have it.
         """
         check_rate(self.false_alarm_rate)
+        check_confidence(self.confidence)
         head = get_head(self.head)
         check_precision(self.precision, resolve_device(self.device))
         check_resolution(self.resolution)
@@ -247,8 +260,10 @@ class Detector(FittedDetector):
             transforms if "places" in head.needs and in_order else transforms[:1],
             in_groups=groups is not None,
             needed=0
-            if calibration is not None or self.false_alarm_rate == AUTO
-            else images_needed(self.false_alarm_rate),
+            if calibration is not None or isinstance(self.false_alarm_rate, str)
+            else images_needed(self.false_alarm_rate)
+            if self.confidence is None
+            else sure_images(self.false_alarm_rate, self.confidence),
             limits=self.limits,
             seed=self.seed,
         )
@@ -315,7 +330,8 @@ class Detector(FittedDetector):
 
     def with_rate(self, false_alarm_rate: float) -> Self:
         state = self.state_.with_rate(false_alarm_rate)
-        return type(self)(**{**self.get_params(), "false_alarm_rate": false_alarm_rate})._accept(state)
+        rate = {"false_alarm_rate": false_alarm_rate, "confidence": None}
+        return type(self)(**{**self.get_params(), **rate})._accept(state)
 
     @property
     def state_(self) -> FittedState:
@@ -475,7 +491,7 @@ class Detector(FittedDetector):
         detector = cls(
             names[0] if len(names) == 1 else names,
             **asdict(state.parameters),
-            false_alarm_rate=state.fitted.calibration.rate,
+            false_alarm_rate=state.fitted.promised_rate or state.fitted.calibration.rate,
             device=device,
             batch_size=batch_size,
             decoder=decoder or state.transform.decoder,

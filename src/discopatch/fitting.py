@@ -26,6 +26,9 @@ from discopatch.calibration import (
     one_of_each_group,
     smallest_rate,
     split_images,
+    sure_images,
+    sure_level,
+    sure_rate,
 )
 from discopatch.corruptions.places import Mask
 from discopatch.detection import measure_detection
@@ -90,6 +93,7 @@ class FitParameters:
     reason_images: Count
     detection_images: Count
     resolution: Resolution
+    confidence: Annotated[float, between(1e-9, 1 - 1e-9)] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,6 +112,7 @@ class FitResult:
     detection_rates: tuple[DetectionRate, ...] = ()  # at the false-alarm rate; none with detection_images=0
     aspects: Aspects | None = None  # of the normal images
     resolutions: tuple[ResolutionStep, ...] = ()  # that were tried; none where it was given
+    promised_rate: float | None = None  # with the confidence; the rate of the calibration is lower
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,8 +127,8 @@ class FittedState:
     def with_rate(self, rate: float) -> Self:
         calibration = self.fitted.calibration.with_rate(rate)
         kept = self.fitted.detection_rates if rate == self.fitted.calibration.rate else ()
-        fitted = replace(self.fitted, calibration=calibration, detection_rates=kept)
-        return replace(self, fitted=fitted)
+        fitted = replace(self.fitted, calibration=calibration, detection_rates=kept, promised_rate=None)
+        return replace(self, fitted=fitted, parameters=replace(self.parameters, confidence=None))
 
 
 def possible_transforms(
@@ -173,15 +178,29 @@ class Split(NamedTuple):
     rate: float
     grouped: Grouped
     n_groups: int | None
+    promised_rate: float | None = None  # with a confidence
 
     @classmethod
     def make(
-        cls, grouped: Grouped, measured: Mask | slice = NONE, *, calibration: Index | None, rate: Rate, seed: int
+        cls,
+        grouped: Grouped,
+        measured: Mask | slice = NONE,
+        *,
+        calibration: Index | None,
+        rate: Rate,
+        confidence: float | None = None,
+        seed: int,
     ) -> Self:
         """A random split, unless there are calibration images of their own: `calibration` are those that count.
 
         The groups of images that were `measured` before the fit do not calibrate.
         """
+        promised = None
+        if confidence is not None:
+            spare = grouped.total - MIN_FIT_IMAGES if grouped.kind is None else grouped.total - 1
+            most = grouped.total // 2 if isinstance(rate, str) else max(spare, 0)
+            promised = sure_rate(rate, confidence, most if calibration is None else len(calibration))
+            rate = 1 / (sure_images(promised, confidence) + 1)  # as many images are held out as this rate needs
         if calibration is None:
             chosen, fitted = choose_rate(rate, grouped.numbers, min_fit=MIN_FIT_IMAGES), grouped.numbers[measured]
             fit, held_out = split_images(grouped.numbers, chosen, seed=seed, min_fit=MIN_FIT_IMAGES, fitted=fitted)
@@ -192,7 +211,9 @@ class Split(NamedTuple):
             fit, held_out = np.arange(len(grouped.numbers)), calibration
             n_groups = grouped.total + len(calibration)
         check_enough(len(fit), MIN_FIT_IMAGES)
-        return cls(fit, held_out, chosen, grouped, None if grouped.kind is None else n_groups)
+        if confidence is not None and promised is not None:
+            chosen = sure_level(len(held_out), promised, confidence)
+        return cls(fit, held_out, chosen, grouped, None if grouped.kind is None else n_groups, promised)
 
     @property
     def groups(self) -> Index | None:
@@ -238,7 +259,7 @@ def fit_images(
 
     source = images.draw(MAX_IMAGES)
     others = None if calibration is None else list_source(calibration).draw(MAX_IMAGES)
-    check_counts(source, others, groups, rate, encoder.limits)
+    check_counts(source, others, groups, rate, encoder.limits, confidence=parameters.confidence)
     normal = calibrating = collect(source)
     check_enough(len(normal), MIN_IMAGES, refusals.summary() if refusals else "")
     if is_given(groups) and normal.passed != len(groups):
@@ -252,7 +273,14 @@ def fit_images(
         check_not_fitted(calibrating, normal)
         one_each = one_of_each_group(calibration_groups(groups, calibrating), seed=seed)
     drift = find_drift(normal.features, get_head(parameters.head), grouped.alike, seed=seed)
-    split = Split.make(grouped, np.isin(normal.names, list(measured)), calibration=one_each, rate=rate, seed=seed)
+    split = Split.make(
+        grouped,
+        np.isin(normal.names, list(measured)),
+        calibration=one_each,
+        rate=rate,
+        confidence=parameters.confidence,
+        seed=seed,
+    )
 
     rng = np.random.default_rng([seed, 3])
     sampled = rng.permutation(normal.pixels.among(split.fit))[: min(N_SAMPLED, max(8, MAX_SAMPLED_BYTES // largest))]
@@ -311,6 +339,7 @@ def fit_images(
         cautions=cautions,
         refusals=refusals,
         detection_rates=rates,
+        promised_rate=split.promised_rate,
         aspects=(min(normal.aspects[0], calibrating.aspects[0]), max(normal.aspects[1], calibrating.aspects[1])),
     )
 
@@ -357,13 +386,24 @@ def one_shape(pixels: Sequence[Pixels]) -> Pixels:
     return np.stack([np.asarray(each) for each in resized])
 
 
-def check_counts(images: Source, calibration: Source | None, groups: Groups | None, rate: Rate, limits: Limits) -> None:
+def check_counts(
+    images: Source,
+    calibration: Source | None,
+    groups: Groups | None,
+    rate: Rate,
+    limits: Limits,
+    *,
+    confidence: float | None = None,
+) -> None:
     """Raises TooFewImagesError before the long work, where counting files is enough."""
     if images.count is not None:
         if images.count < MIN_IMAGES:
             check_readable(images, limits)
         if not isinstance(rate, str) and groups is None and calibration is None:
-            calibration_size(images.count, rate, min_fit=MIN_FIT_IMAGES)
+            if confidence is None:
+                calibration_size(images.count, rate, min_fit=MIN_FIT_IMAGES)
+            else:
+                sure_rate(rate, confidence, max(images.count - MIN_FIT_IMAGES, 0))
     if calibration is not None and calibration.count is not None:
         check_calibration(calibration.count, smallest_rate(calibration.count, rate))
 

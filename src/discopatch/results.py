@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, SupportsIndex, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from discopatch.calibration import Calibration, DetectionRate, Guarantee
+from discopatch.calibration import Calibration, DetectionRate, Guarantee, select
 from discopatch.errors import ImageError, ParameterError
 from discopatch.evaluation import Evaluation, evaluate
 from discopatch.explain.regions import Region, find_regions
@@ -119,6 +119,14 @@ class Predictions(tuple[Prediction, ...]):
     def errors(self) -> NDArray[np.object_]:
         """None where an image was scored."""
         return np.array([each.error for each in self], np.object_)
+
+    def select(self, *, fdr: float) -> "Predictions":
+        """The images to look at, highest score first, of which on average at most the share `fdr` are normal.
+
+        The procedure of Benjamini and Hochberg on the p-values. Fewer are selected with few calibration images.
+        """
+        found = [self[int(index)] for index in select(self.p_values, fdr)]
+        return Predictions(sorted(found, key=lambda each: -(each.score or 0.0)))
 
     def to_pandas(self) -> "pandas.DataFrame":
         """One row an image with the columns of `as_row`."""
@@ -347,9 +355,8 @@ class FittedDetector(Predictor):
     def guarantee_(self) -> Guarantee:
         """The false-alarm rate, and the numbers of images that it rests on."""
         settings = self.settings()
-        return Guarantee(
-            settings["images"], len(self.calibration_.scores), self.calibration_.rate, settings["n_groups"]
-        )
+        known = {name: settings.get(name) for name in ("n_groups", "confidence", "promised_rate")}
+        return Guarantee(settings["images"], len(self.calibration_.scores), self.calibration_.rate, **known)
 
     @property
     def detection_rates_(self) -> tuple[DetectionRate, ...]:

@@ -28,6 +28,9 @@ from discopatch.utils import strip_prefix
 KIND = "detector"
 CUSTOM = "custom"  # the name of weights that are stored in the file itself
 MAX_NETWORKS = 8  # from outside
+KEPT = (  # what a fit has learnt and the header has by the same name
+    *("n_groups", "groups", "cautions", "refusals", "detection_rates", "aspects", "resolutions", "promised_rate"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +53,7 @@ class DetectorHeader(FitParameters):
     detection_rates: tuple[DetectionRate, ...]
     aspects: tuple[Annotated[float, between(1e-6, 1e6)], Annotated[float, between(1e-6, 1e6)]] | None
     resolutions: tuple[ResolutionStep, ...] = ()
+    promised_rate: Annotated[float, between(1e-9, 1 - 1e-9)] | None = None
     networks: Annotated[dict[Annotated[str, length(1, 5000)], Digest], length(0, MAX_NETWORKS)] = field(
         default_factory=dict
     )
@@ -69,6 +73,7 @@ def describe(state: FittedState, transform: Transform) -> dict[str, Any]:
         "transform_digest": transform.digest,
         "false_alarm_rate": state.fitted.calibration.rate,
         **asdict(state.parameters),
+        "promised_rate": state.fitted.promised_rate,
         "images": state.fitted.n_fit,
         "groups": state.fitted.groups,
         "n_groups": state.fitted.n_groups,
@@ -144,10 +149,7 @@ def read_detector(path: Path, places: Sequence[str | OutsideNetwork] = ()) -> Fi
             reasons=reasons,
             calibration=Calibration(scores, header.false_alarm_rate),
             n_fit=header.images,
-            **{
-                name: getattr(header, name)
-                for name in ("n_groups", "groups", "cautions", "refusals", "detection_rates", "aspects", "resolutions")
-            },
+            **{name: getattr(header, name) for name in KEPT},
         ),
     )
 

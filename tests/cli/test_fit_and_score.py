@@ -291,6 +291,18 @@ def test_boxes_of_flagged_images_are_in_their_own_pixels(detector: Detector, run
     assert (left + width / 2, top + height / 2) == (pytest.approx(240, abs=50), pytest.approx(225, abs=45))
 
 
+def test_with_fdr_only_images_to_look_at_are_printed_highest_score_first(score: Run, folder: Path) -> None:
+    everything = rows_of(score("noisy", "--json"), "--json")
+    found = score("noisy", "--json", "--fdr", 0.5)
+    names = [row["name"] for row in rows_of(found, "--json")]
+    assert names == [row["name"] for row in sorted(everything, key=lambda row: -row["score"]) if row["p_value"] <= 0.5]
+    assert "on average at most 50% are normal" in found.err
+    nothing = score("mixed", "--fdr", 0.01)
+    assert (nothing.status, nothing.out) == (0, "")
+    assert "needs 99 calibration images, and here are 19" in nothing.err
+    assert_usage_error(score("mixed", "--fdr", 0.1, "--out", folder / "scores"), "--fdr")
+
+
 def test_explain_draws_a_heatmap_and_prints_reasons(folder: Path, run: Run, tmp_path: Path) -> None:
     noisy, heatmap, detector = folder / "mixed" / "noisy.png", tmp_path / "heatmap.JPEG", folder / "detector"
     finished = run("explain", noisy, "--detector", detector, "-o", heatmap)

@@ -20,6 +20,7 @@ RATE = (
     "Largest share of normal images that are flagged, on average; auto takes the smallest of 0.01, 0.02, 0.05 and 0.1 "
     "for which at most half of IMAGES are held out."
 )
+CONFIDENCE = "Such as 0.95: the rate holds for 95 of 100 detectors fitted like this one, instead of on average."
 GROUPS = (
     "Which images belong together, such as frames of a burst: images of one folder, images whose names differ only in "
     "the trailing number, or near-copies that are found. The rate then holds for new groups."
@@ -71,6 +72,7 @@ def fit(
     images: Annotated[list[str], typer.Argument(help=f"Normal images. {options.IMAGES}")],
     out: Annotated[Path, typer.Option("--out", "-o", help="File to write the fitted detector to.")],
     false_alarm_rate: Annotated[Any, typer.Option(parser=rate_of, metavar="FLOAT|auto", help=RATE)] = "auto",
+    confidence: Annotated[float | None, typer.Option(help=CONFIDENCE)] = None,
     groups: Annotated[str | None, typer.Option(metavar="folder|name|auto", help=GROUPS)] = None,
     calibration: Annotated[str | None, typer.Option(help=CALIBRATION)] = None,
     head: Annotated[str | None, typer.Option(help=options.HEAD)] = None,
@@ -106,6 +108,7 @@ def fit(
     detector = Detector(
         weights or DEFAULT_WEIGHTS,
         false_alarm_rate=false_alarm_rate,
+        confidence=confidence,
         patches=patches,
         resolution=resolution,
         seed=seed,
@@ -137,5 +140,6 @@ def fit(
         options.notice(console, "finds, of made-up changes of held-out images (95 % intervals in brackets):")
     for kind, rates in groupby(detector.detection_rates_, lambda rate: rate.kind):
         options.notice(console, f"  {kind}: " + ", ".join(f"{rate.size} {rate.text}" for rate in rates))
-    if detector.false_alarm_rate == "auto" and (text := detector.guarantee_.next_rate_text(min_fit=MIN_FIT_IMAGES)):
+    is_auto = detector.false_alarm_rate == "auto" and confidence is None
+    if is_auto and (text := detector.guarantee_.next_rate_text(min_fit=MIN_FIT_IMAGES)):
         options.notice(console, text)

@@ -36,6 +36,7 @@ FAIL_ON = (
     "(any), and with 4 when an image is refused."
 )
 FAIL_RATE = "Largest share of normal folders that fail with --fail-on folder."
+FDR = "Print only images to look at, highest score first; on average at most this share of them is normal, such as 0.1."
 GROUPS = "Which images belong together; one of each group counts for the folder. Default: as the detector was fitted."
 OUT = (
     "Folder to write Parquet to, one file for each shard or 10,000 images, instead of printing; it may be an address "
@@ -58,6 +59,7 @@ def score(
     detector: options.Detector,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    fdr: Annotated[float | None, typer.Option(help=FDR)] = None,
     report: Annotated[Path | None, typer.Option(help="HTML file to write a report to.")] = None,
     boxes: Annotated[Path | None, typer.Option(help=BOXES)] = None,
     fail_on: Annotated[Literal["folder", "any"] | None, gate_option(help=FAIL_ON)] = None,
@@ -99,7 +101,7 @@ def score(
     from discopatch.gate import FolderGate, folder_test
     from discopatch.images import RefusalReport, list_source
     from discopatch.images.stores import without_options
-    from discopatch.results import UNUSUAL_SHAPE, as_row, column_types
+    from discopatch.results import UNUSUAL_SHAPE, Predictions, as_row, column_types
     from discopatch.utils import check_output
 
     console, reading = Console(stderr=True), options.readers_of(workers)
@@ -115,8 +117,8 @@ def score(
         "actors": actors,
     }
     if out is not None:
-        if as_csv or as_json or report is not None or boxes is not None:
-            raise typer.BadParameter("--out writes Parquet, in place of --csv, --json, --report and --boxes")
+        if as_csv or as_json or fdr is not None or report is not None or boxes is not None:
+            raise typer.BadParameter("--out writes Parquet, in place of --csv, --json, --fdr, --report and --boxes")
         parts |= {"workers": None if workers is None else reading, "is_gate": fail_on is not None, "member": member}
         fitted, scores, summary = score_to_folder(console, images, detector, out, **parts, **load)
         if summary.images and not summary.refusals.accepted and (fail_on is None or allow_refused):
@@ -148,14 +150,18 @@ def score(
         builder = ReportBuilder()
         predictions = builder.collect(predicted)
 
-    def rows() -> Iterator[dict[str, object]]:
+    def read() -> "Iterator[Prediction]":
         nonlocal flagged, unusual
         for done, prediction in enumerate(predictions, start=1):
             flagged += bool(prediction.is_ood)
             unusual += prediction.caution == UNUSUAL_SHAPE
             folder.add(prediction)
-            yield as_row(prediction, names)
+            yield prediction
             bar(done)
+
+    def rows() -> Iterator[dict[str, object]]:
+        found = read() if fdr is None else Predictions(read()).select(fdr=fdr)
+        return (as_row(each, names) for each in found)
 
     with_header = partial(csv_lines, columns=list(column_types(names)))
     printed = with_header if as_csv else json_lines if as_json else text_lines
@@ -165,6 +171,8 @@ def score(
             print(line)
     if not refusals.accepted and (fail_on is None or allow_refused) and not listed.reading.damaged:
         raise refusals.nothing_left()
+    if fdr is not None:
+        options.notice(console, selection_text(refusals.accepted, len(fitted.calibration_scores_), fdr))
     if refusals:
         options.notice(console, refusals.summary(), "yellow")
     notice_shapes(console, unusual)
@@ -190,6 +198,22 @@ def count_refusals(
         else:
             refusals.accepted += 1
         yield each
+
+
+def selection_text(images: int, calibration: int, fdr: float) -> str:
+    """What a selection of so many images promises, and when it can be empty."""
+    from discopatch.calibration import images_needed, least_selected
+
+    least = least_selected(images, calibration, fdr)
+    if least > images:
+        return f"{fdr:.0%} needs {images_needed(fdr)} calibration images, and here are {calibration}: none is selected"
+    text = f"of the images that are printed, on average at most {fdr:.0%} are normal"
+    if least > 1:
+        text += (
+            f". With {calibration:,} calibration images none is printed unless {least:,} of the {images:,} score above "
+            f"all of these; {images_needed(fdr / images):,} would be enough for a single one"
+        )
+    return text
 
 
 def notice_shapes(console: "Console", count: int) -> None:

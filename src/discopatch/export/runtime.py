@@ -152,7 +152,7 @@ class Runtime(FittedDetector):
         """The settings of the detector, the graph and its calibration."""
         own: dict[str, Any] = {name: getattr(self.metadata, name) for name in ("graph", "int8", "calibrated_by")}
         if (rate := self.calibration_.rate) != self.metadata.settings["false_alarm_rate"]:
-            own |= {"false_alarm_rate": rate, "detection_rates": []}
+            own |= {"false_alarm_rate": rate, "detection_rates": [], "confidence": None, "promised_rate": None}
         return {**self.metadata.settings, **own}
 
     def with_rate(self, false_alarm_rate: float) -> Self:
