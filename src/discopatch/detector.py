@@ -15,6 +15,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 
+from discopatch import accepting
 from discopatch.calibration import (
     Calibration,
     Rate,
@@ -49,9 +50,18 @@ from discopatch.errors import (
 )
 from discopatch.explain.anomaly_map import enlarge
 from discopatch.explain.reasons import ReasonModel
-from discopatch.fitting import FitParameters, FittedState, Resolution, check_resolution, fit_images, possible_transforms
+from discopatch.fitting import (
+    MAX_IMAGES,
+    FitParameters,
+    FittedState,
+    Resolution,
+    check_resolution,
+    fit_images,
+    possible_transforms,
+)
 from discopatch.groups import Groups, check_groups, is_auto, is_given
 from discopatch.heads import DEFAULT_HEAD, PROBES, Head, LogitHead, PlaceModel, get_head
+from discopatch.heads.modes import Accepted
 from discopatch.images import (
     DEFAULT_LIMITS,
     DEFAULT_WORKERS,
@@ -60,6 +70,7 @@ from discopatch.images import (
     RefusalReport,
     Transform,
     Workers,
+    accepted,
     list_source,
     read_images,
     single,
@@ -328,6 +339,65 @@ class Detector(FittedDetector):
         components = explain_components(prediction, reasons, anomaly_map)
         return Explanation(prediction, found.pixels, anomaly_map, reasons, components, found.size)
 
+    def accept(self, images: object) -> Self:
+        """A detector to which these images, and images like them, are normal; for false alarms.
+
+        No score rises and the calibration stays, so that the guarantee holds however the images are chosen. Images
+        that differ from them in other ways than normal images do from each other are still flagged.
+        """
+        stream = read_images(images, transform=self.transform_, limits=self.limits)
+        with closing(stream):
+            report = RefusalReport()
+            found = list(accepted(stream, report))
+        if report:
+            raise ParameterError(f"nothing was accepted: {report.summary()}")
+        encoder = self._encoder_of([kind for kind in self.head_.needs if kind != "places"])
+        return self._new(accepting.accept(self.state_, found, encoder, self._encoder_of(PLACES, dense=True)))
+
+    def take_back(self, *names: str) -> Self:
+        """A detector without the accepted images of these names or digests."""
+        return self._new(accepting.take_back(self.state_, names))
+
+    def update(
+        self,
+        images: object,
+        *,
+        groups: Groups | None = None,
+        workers: Workers = DEFAULT_WORKERS,
+        progress: Progress | None = None,
+    ) -> Self:
+        """A detector to which new normal images are normal too, such as those of a new season or batch of material.
+
+        A random part of the images is remembered beside the normal images of the fit. The others calibrate, so that
+        the false-alarm rate holds for images like the new ones, instead of images like the old ones. Parameters are
+        those of `fit`.
+        """
+        check_groups(groups)
+        source = list_source(images).repeatable(self.limits).draw(MAX_IMAGES)
+        state = accepting.update(
+            self.state_, source, self._encoder_of, groups=groups, workers=workers, progress=progress
+        )
+        found = self._new(state)
+        for caution in found.cautions_:
+            warnings.warn(caution, NormalImagesWarning, stacklevel=2)
+        return found
+
+    @property
+    def accepted_(self) -> tuple[Accepted, ...]:
+        """The images that were accepted after the fit, and updates, in their order."""
+        return tuple(each.source for each in self.state_.fitted.modes)
+
+    def _new(self, state: FittedState) -> Self:
+        """A detector with another state."""
+        return type(self)(**self.get_params())._accept(state)
+
+    def _encoder_of(self, kinds: Collection[Kind], *, compare: Compare | None = None, dense: bool = False) -> Encoder:
+        """An encoder of the fitted detector's networks; places are compared by `compare`, if it is given."""
+        state = self.state_
+        return self._make_encoder(
+            state.networks, state.parameters, self.transform_, kinds, compare=compare, dense=dense
+        )
+
     def with_rate(self, false_alarm_rate: float) -> Self:
         state = self.state_.with_rate(false_alarm_rate)
         rate = {"false_alarm_rate": false_alarm_rate, "confidence": None}
@@ -390,9 +460,7 @@ class Detector(FittedDetector):
         state, scorer = self.state_, self._scorer
         wanted = resolve_device(self.device), self.batch_size, self.decoder
         if scorer is None or self._made_for != wanted:
-            encoder = self._make_encoder(
-                state.networks, state.parameters, self.transform_, state.fitted.head.needs, compare=self.places_
-            )
+            encoder = self._encoder_of(state.fitted.head.needs, compare=self.places_)
             scorer = Scorer(encoder, state.fitted.head, state.fitted.calibration, state.fitted.aspects)
             self._scorer, self._made_for = scorer, wanted
         scorer.encoder.limits = self.limits
@@ -401,10 +469,7 @@ class Detector(FittedDetector):
     def _mapper(self) -> Encoder:
         """The encoder of z-scores of places, for a head that does not need them."""
         if self._places is None or self._places.device != self.encoder_.device:
-            state = self.state_
-            self._places = self._make_encoder(
-                state.networks, state.parameters, self.transform_, PLACES, compare=self.places_, dense=True
-            )
+            self._places = self._encoder_of(PLACES, compare=self.places_, dense=True)
         return self._places
 
     def _make_encoder(
@@ -445,6 +510,8 @@ class Detector(FittedDetector):
             "transform": self.transform_.digest,
             "probes": list(self.head_.probes),
         }
+        if self.accepted_:
+            content["accepted"] = [each.digest for each in self.accepted_]
         digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode())
         fitted = self.head_.to_tensors()
         if "places" in self.head_.needs:

@@ -48,6 +48,7 @@ from discopatch.errors import ImageError, NoImagesError, ParameterError
 from discopatch.explain.reasons import ReasonModel
 from discopatch.groups import Grouped, Groups, find_groups, is_given, numbers_of
 from discopatch.heads import ComponentsHead, Head, PlaceModel, get_head, make_trials, measure_shifts
+from discopatch.heads.modes import Mode
 from discopatch.heads.places import PlaceFit, fit_places
 from discopatch.heads.probes import central
 from discopatch.images import (
@@ -113,6 +114,7 @@ class FitResult:
     aspects: Aspects | None = None  # of the normal images
     resolutions: tuple[ResolutionStep, ...] = ()  # that were tried; none where it was given
     promised_rate: float | None = None  # with the confidence; the rate of the calibration is lower
+    modes: tuple[Mode, ...] = ()  # of images that were accepted after the fit
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from discopatch.accepting import MAX_ACCEPTED, with_modes
 from discopatch.calibration import Calibration, DetectionRate, check_calibration
 from discopatch.encoders import ChosenNetworks, OutsideNetwork, find_network
 from discopatch.errors import WeightsError
@@ -17,6 +18,7 @@ from discopatch.explain.reasons import ReasonModel
 from discopatch.fitting import FitParameters, FitResult, FittedState
 from discopatch.heads import HEADS, PROBES, PlaceModel
 from discopatch.heads.base import read_tensors
+from discopatch.heads.modes import Accepted, Mode
 from discopatch.images import RefusalReport, Transform
 from discopatch.model import Architecture, Weights, read_safetensors, write_safetensors
 from discopatch.model.weights import refused
@@ -28,6 +30,7 @@ from discopatch.utils import strip_prefix
 KIND = "detector"
 CUSTOM = "custom"  # the name of weights that are stored in the file itself
 MAX_NETWORKS = 8  # from outside
+ACCEPTED = "accepted-"  # and its number, the prefix of tensors
 KEPT = (  # what a fit has learnt and the header has by the same name
     *("n_groups", "groups", "cautions", "refusals", "detection_rates", "aspects", "resolutions", "promised_rate"),
 )
@@ -54,6 +57,7 @@ class DetectorHeader(FitParameters):
     aspects: tuple[Annotated[float, between(1e-6, 1e6)], Annotated[float, between(1e-6, 1e6)]] | None
     resolutions: tuple[ResolutionStep, ...] = ()
     promised_rate: Annotated[float, between(1e-9, 1 - 1e-9)] | None = None
+    accepted: Annotated[tuple[Accepted, ...], length(0, MAX_ACCEPTED)] = ()
     networks: Annotated[dict[Annotated[str, length(1, 5000)], Digest], length(0, MAX_NETWORKS)] = field(
         default_factory=dict
     )
@@ -74,6 +78,7 @@ def describe(state: FittedState, transform: Transform) -> dict[str, Any]:
         "false_alarm_rate": state.fitted.calibration.rate,
         **asdict(state.parameters),
         "promised_rate": state.fitted.promised_rate,
+        "accepted": [asdict(each.source) for each in state.fitted.modes],
         "images": state.fitted.n_fit,
         "groups": state.fitted.groups,
         "n_groups": state.fitted.n_groups,
@@ -100,6 +105,7 @@ def write_detector(path: Path, state: FittedState, version: str) -> None:
         "reasons": {} if fitted.reasons is None else fitted.reasons.to_tensors(),
         "calibration": {"scores": torch.from_numpy(fitted.calibration.scores)},
     }
+    parts |= {f"{ACCEPTED}{number}": mode.to_tensors() for number, mode in enumerate(fitted.modes)}
     tensors = {f"{part}/{name}": compact(value) for part, found in parts.items() for name, value in found.items()}
     if weights is not None and state.networks.name is None:
         header |= {
@@ -139,7 +145,11 @@ def read_detector(path: Path, places: Sequence[str | OutsideNetwork] = ()) -> Fi
         if header.reasons is not None:
             reasons = ReasonModel.from_tensors(strip_prefix(tensors, "reasons"), header.reasons)
         scores = stored_scores(strip_prefix(tensors, "calibration"), header.false_alarm_rate)
-    return FittedState(
+        modes = [
+            Mode.from_tensors(source, strip_prefix(tensors, f"{ACCEPTED}{number}"))
+            for number, source in enumerate(header.accepted)
+        ]
+    state = FittedState(
         FitParameters(**{name: getattr(header, name) for name in FitParameters.__dataclass_fields__}),
         networks,
         header.transform,
@@ -152,6 +162,8 @@ def read_detector(path: Path, places: Sequence[str | OutsideNetwork] = ()) -> Fi
             **{name: getattr(header, name) for name in KEPT},
         ),
     )
+    with refused(path, "take the original, or fit again"):
+        return with_modes(state, modes) if modes else state
 
 
 def check_known(header: DetectorHeader, tensors: Mapping[str, Tensor]) -> None:
@@ -166,6 +178,7 @@ def check_known(header: DetectorHeader, tensors: Mapping[str, Tensor]) -> None:
     parts = {"head", "places", "calibration"}
     parts |= {"weights"} if header.weights == CUSTOM else set()
     parts |= set() if header.reasons is None else {"reasons"}
+    parts |= {f"{ACCEPTED}{number}" for number in range(len(header.accepted))}
     if extra := [name for name in tensors if name.partition("/")[0] not in parts]:
         raise WeightsError(f"it has the unknown tensors {shorten.repr(extra)}")
 

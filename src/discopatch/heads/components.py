@@ -1,9 +1,12 @@
 """The components head: one score from acquisition, content and places of an image."""
 
+from collections.abc import Sequence
+from copy import deepcopy
 from typing import ClassVar, Self
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from discopatch.calibration import Index, fold_numbers
@@ -13,6 +16,7 @@ from discopatch.heads.base import NO_SHIFTS, Array, GroupNumbers, Head, HeadOutp
 from discopatch.heads.basic import check_statistics
 from discopatch.heads.gaussian import ShrunkGaussian
 from discopatch.heads.memory import Neighbours
+from discopatch.heads.modes import Mode
 from discopatch.heads.parts import (
     COLUMNS,
     COMPONENTS,
@@ -58,6 +62,7 @@ class ComponentsHead(Head):
 
     needs: tuple[Kind, ...] = ("logits", "statistics", "pooled", "places", "tones")
     parts: tuple[str, ...] = ()  # the names of the parts that count
+    modes: tuple[Mode, ...] = ()  # of accepted images
     first_deep: int = 0  # the first statistic of a deep layer
     components: dict[str, tuple[str, ...]]  # these, by component; a component without any is left out
 
@@ -77,7 +82,11 @@ class ComponentsHead(Head):
         "significance": (),  # the z-score above which a component is significant
     }
     positive = ("probe_spreads", "component_spreads")
-    derived = ("counted_tails", "own_centres", "own_spreads")
+    # The last four are of modes: mean features, and by how much deviations from them are scaled.
+    derived = (
+        *("counted_tails", "own_centres", "own_spreads"),
+        *("mode_logits", "mode_statistics", "mode_tones", "mode_scales"),
+    )
 
     def __init__(
         self,
@@ -116,6 +125,14 @@ class ComponentsHead(Head):
         self.counted_tails = self.tails[self.counts > 0]
         own_scales = torch.tensor([name in self.components for name in COMPONENTS])
         self.own_centres, self.own_spreads = self.component_centres[own_scales], self.component_spreads[own_scales]
+        usual = float(self.tails[COLUMNS["logit"], 0])
+        self.mode_logits = tensor([-float(one.logit) - usual for one in self.modes])
+        self.mode_statistics, self.mode_tones = (
+            torch.cat([mean[None, :][:0], *(tensor(getattr(one, name))[None] for one in self.modes)])
+            for name, mean in (("statistics", self.mean), ("tones", self.tone_mean))
+        )
+        # The difference of two images varies twice as much as that of an image and the mean of many.
+        self.mode_scales = tensor([1.0 if one.source.is_update else 0.5**0.5 for one in self.modes])
         self.component_names, self.significance_level = tuple(self.components), float(self.significance)
         used = {"pooled": "neighbours" in self.parts, **{each: each in self.parts for each in ("places", "tones")}}
         self.needs = tuple(kind for kind in type(self).needs if used.get(kind, True))
@@ -129,6 +146,15 @@ class ComponentsHead(Head):
         }
         if wrong := [part for part, (fitted, given) in pairs.items() if part in self.parts and fitted != given]:
             raise WeightsError(f"its parts {', '.join(wrong)} do not belong to this network's features")
+
+    def accept(self, modes: Sequence[Mode]) -> Self:
+        """The same head with these modes, in place of those that it had."""
+        found = deepcopy(self)
+        found.modes = tuple(modes)
+        if "neighbours" in self.parts:
+            found.neighbours.accepted = torch.cat([self.neighbours.bank[:0], *(tensor(one.pooled) for one in modes)])
+        found.derive()
+        return found
 
     def fit(self, features: Features, shifts: ProbeShifts = NO_SHIFTS, *, groups: GroupNumbers = None) -> Self:
         features, fold = features.without_places(), fold_numbers(len(features.logits), groups)
@@ -309,11 +335,39 @@ class ComponentsHead(Head):
         tones: Tensor | None = None,
     ) -> HeadOutput[Tensor]:
         values = self.values(logits, statistics, pooled, places, tones)
+        shared = {part: values[part] for part in ("neighbours", "places") if part in values}
+        score, joined = self._join(values)
+        if count := len(self.mode_scales):
+            moved = self.values(
+                (logits.double()[:, None] + self.mode_logits[:, None]).flatten(0, 1),
+                self._moved(statistics, self.mode_statistics, self.mean),
+                None,
+                None,
+                None if tones is None else self._moved(tones, self.mode_tones, self.tone_mean),
+            )
+            moved |= {part: value[:, None].expand(-1, count).flatten() for part, value in shared.items()}
+            scores, others = self._join(moved)
+            scores = torch.cat((score[:, None], scores.view(-1, count)), 1)
+            others = torch.cat((joined[:, None], others.view(-1, count, joined.shape[1])), 1)
+            nearest = scores.argmin(1, keepdim=True)
+            score = scores.gather(1, nearest)[:, 0]
+            joined = others.gather(1, nearest[..., None].expand(-1, 1, joined.shape[1]))[:, 0]
+        return HeadOutput(score, (joined - self.own_centres) / self.own_spreads)
+
+    def _join(self, values: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """The values of the parts to the score and the values of components."""
         if "probes" in values:
             values["probes"] = ((values["probes"] - self.probe_centres) / self.probe_spreads).amax(1)
         rare = rarity(torch.stack([values[part] for part in self.parts], 1), self.counted_tails)
-        score, joined = join_parts(rare, self.parts)
-        return HeadOutput(score, (joined - self.own_centres) / self.own_spreads)
+        return join_parts(rare, self.parts)
+
+    def _moved(self, given: Tensor, means: Tensor, mean: Tensor) -> Tensor:
+        """(B, d) to (B x modes, d): each with its deviation from a mode in place of that from the mean."""
+        return (mean + (given.double()[:, None] - means) * self.mode_scales[:, None]).flatten(0, 1)
+
+
+def tensor(values: ArrayLike) -> Tensor:
+    return torch.from_numpy(np.array(values, np.float64))
 
 
 def joined_windows(maxima: Array, tails: Array) -> Array:

@@ -22,7 +22,9 @@ class Neighbours(Fitted):
     """
 
     shapes: ClassVar[Shapes] = {"bank": ("images", "channels")}  # of length 1
-    derived = ("squares",)  # (images,), their squared lengths, 1 except for rounding
+    derived = ("squares", "accepted")
+    squares: Tensor  # (images,), squared lengths, 1 except for rounding
+    accepted: Tensor  # (images, channels), of length 1
 
     @classmethod
     def fit(cls, pooled: NDArray[np.floating], *, seed: int = 0) -> Self:
@@ -32,14 +34,20 @@ class Neighbours(Fitted):
 
     def derive(self) -> None:
         self.squares = self.bank.square().sum(1)
+        if self._buffers["accepted"] is None:
+            self.accepted = self.bank[:0]
 
     def forward(self, pooled: Tensor) -> Tensor:
-        """(B, channels) to (B,) in float64."""
+        """(B, channels) to (B,) in float64. An accepted image counts as k of them."""
         units, bank, count = unit_length(pooled), self.bank.double(), min(N_NEIGHBOURS, len(self.bank))
         # The nearest is found by squared distances without their common term, then measured without cancellation.
         squares = self.squares - 2 * units @ bank.T
         nearest = squares.topk(count, dim=1, largest=False).indices[:, -1]
-        return (units - bank[nearest]).square().sum(1).sqrt()
+        found = (units - bank[nearest]).square().sum(1)
+        if len(self.accepted):
+            away = units[:, None] - self.accepted.double()
+            found = found.minimum(away.square().sum(2).amin(1))
+        return found.sqrt()
 
 
 def unit_length(pooled: Tensor) -> Tensor:

@@ -1,8 +1,9 @@
 """Places of an image compared with those of normal images: how unusual each cell of a grid over it is."""
 
 from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
 from functools import partial
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -28,6 +29,7 @@ MAX_TOGETHER = {"cpu": 256, "cuda": 32768}  # places that are compared at once, 
 FOLDS = 3
 MAX_GRID = 2**15  # positions at which centres and spreads are stored; between them they are interpolated
 SMOOTHED = 5  # cells over which centres and spreads are averaged
+MAX_EXTRA = 64  # axes that are added for accepted places
 SMALLEST_SHARE = 0.01  # of the mean spread, below which no spread is
 USUAL = 0.995  # the share of normal cells, averaged over the smallest window, below the level
 
@@ -55,15 +57,39 @@ class PlaceModel(Fitted):
         "level": (),  # the z-score, averaged over the smallest window, that few places of normal images exceed
     }
     positive = ("scale", "spreads")
-    derived = ("products", "lengths", "means", "factors", "plane", "grids")
+    derived = ("products", "lengths", "means", "factors", "plane", "grids", "accepted")
+    accepted: Tensor  # (places, dimensions)
 
     def derive(self) -> None:
         if min(*self.centres.shape, len(self.vectors)) < 1 or not self.level > 0:
             raise WeightsError("it has places without stored ones, a grid or a level")
         bank, self.plane = self.vectors.float(), self.axes.float()
+        if self._buffers["accepted"] is None:
+            self.accepted = self.mean[None][:0]
+        if len(self.accepted):
+            self.plane, bank = self._with_accepted(self.plane, bank)
         self.products, self.lengths = (-2 * bank.T).contiguous(), bank.square().sum(1)
         self.means, self.factors = self.mean.float(), 1 / self.scale.float()
         self.grids = torch.stack((self.centres, self.spreads)).float()[:, None]
+
+    def accept(self, places: Array) -> Self:
+        """The same model to which these places (n, dimensions) are normal too, in place of those accepted before."""
+        found = deepcopy(self)
+        found.accepted = torch.from_numpy(places).to(self.mean)
+        found.derive()
+        return found
+
+    def _with_accepted(self, plane: Tensor, bank: Tensor) -> tuple[Tensor, Tensor]:
+        """Axes and stored places with the accepted ones.
+
+        What accepted places have outside the plane gets axes of its own, on which all other stored places are 0: their
+        distances stay as they are.
+        """
+        standard = ((self.accepted - self.mean) / self.scale).float()
+        outside = torch.linalg.svd(standard - standard @ plane @ plane.T, full_matrices=False)
+        extra = outside.Vh[: int((outside.S > 1e-3).sum())][:MAX_EXTRA].T
+        plane = torch.cat((plane, extra), 1)
+        return plane, torch.cat((F.pad(bank, (0, extra.shape[1])), standard @ plane))
 
     def check_sizes(self, sizes: FeatureSizes) -> None:
         if len(self.mean) != sizes.places:
@@ -92,7 +118,7 @@ class PlaceModel(Fitted):
         An exported graph takes all places at once, as its network does. On a GPU a kernel writes no products.
         """
         exported = torch.compiler.is_compiling()
-        if along.is_cuda and not exported:
+        if along.is_cuda and not exported and along.shape[1] == N_AXES:
             from discopatch.model.kernels import nearest_kernel
 
             if (kernel := nearest_kernel(along.device)) is not None:
@@ -265,6 +291,11 @@ def choose_vectors(candidates: NDArray[np.float32]) -> NDArray[np.float32]:
     parts = [blocks[start : start + MAX_BLOCKS] for start in range(0, count, MAX_BLOCKS)]
     chosen = [np.take_along_axis(part, greedy_centres(part, MAX_VECTORS // count)[..., None], 1) for part in parts]
     return np.concatenate(chosen).reshape(-1, dimensions)
+
+
+def cover(places: NDArray[np.float32], count: int) -> NDArray[np.float32]:
+    """At most so many of the places (n, dimensions), which cover the others."""
+    return places if len(places) <= count else places[greedy_centres(places[None], count)[0]]
 
 
 def greedy_centres(blocks: NDArray[np.float32], count: int) -> NDArray[np.intp]:
