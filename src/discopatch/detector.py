@@ -3,7 +3,7 @@
 import hashlib
 import json
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import closing
 from copy import deepcopy
 from dataclasses import asdict, replace
@@ -93,10 +93,12 @@ from discopatch.results import (
 )
 from discopatch.scorer import Scorer
 from discopatch.storage import describe, read_detector, write_detector
+from discopatch.utils import locked
 from discopatch.version import __version__
 
 FITTED = tuple(FitParameters.__dataclass_fields__)  # names of the parameters that a fit depends on
 PLACES: tuple[Kind, ...] = ("places",)
+SIGNATURE_SUFFIX = ".minisig"  # of the file of a signature, as minisign names it
 FROZEN = ("weights", "false_alarm_rate", *FITTED)
 
 
@@ -566,3 +568,16 @@ class Detector(FittedDetector):
             max_bytes=max_bytes,
         )
         return detector._accept(state)
+
+
+def change_file(path: Path, change: Callable[[Detector], Detector], **load: Any) -> Detector:
+    """Replaces the detector in a file by another one, and returns that; processes that do so take turns.
+
+    `load` has keywords of `Detector.load`.
+    """
+    if path.with_name(f"{path.name}{SIGNATURE_SUFFIX}").exists():
+        raise ParameterError(f"{path} is signed: change a copy without {path.name}{SIGNATURE_SUFFIX}, and sign that")
+    with locked(path.with_name(f".{path.name}.lock")):
+        changed = change(Detector.load(path, **load))
+        changed.save(path)
+    return changed

@@ -73,7 +73,7 @@ class Running:
         self.process, self.address, self._log = process, address, log
 
     def client(self, **options: Any) -> httpx.Client:
-        return httpx.Client(base_url=self.address, timeout=60, trust_env=False, **options)
+        return httpx.Client(base_url=self.address, timeout=None, trust_env=False, **options)
 
     def connect(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", int(self.address.rpartition(":")[2])), timeout=60)

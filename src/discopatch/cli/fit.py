@@ -11,9 +11,12 @@ import typer
 from discopatch.cli import options
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from discopatch.calibration import Rate
+    from discopatch.detector import Detector
     from discopatch.fitting import Resolution
-    from discopatch.images import Transform
+    from discopatch.images import Transform, Workers
     from discopatch.resolution import ResolutionStep
 
 RATE = (
@@ -28,6 +31,10 @@ GROUPS = (
 WEIGHTS = (
     f"{options.WEIGHTS} Or a network of transformers, KIND=FOLDER, such as dinov2=FOLDER. "
     f"Several times for several networks at once. {options.DEFAULT_WEIGHTS_TEXT}"
+)
+UPDATE = (
+    "Add IMAGES to what this detector remembers, and calibrate it on a part of them: for a new season or batch. Only "
+    "--groups, --device, --batch-size, --workers and --max-pixels apply."
 )
 CALIBRATION = "Other normal images to calibrate on, instead of a part of IMAGES."
 PATCHES = "Patches of each image: a number, or dense for the whole image in one pass."
@@ -71,6 +78,7 @@ def tried_text(steps: "Sequence[ResolutionStep]") -> str:
 def fit(
     images: Annotated[list[str], typer.Argument(help=f"Normal images. {options.IMAGES}")],
     out: Annotated[Path, typer.Option("--out", "-o", help="File to write the fitted detector to.")],
+    update: Annotated[Path | None, typer.Option(metavar="DETECTOR", help=UPDATE)] = None,
     false_alarm_rate: Annotated[Any, typer.Option(parser=rate_of, metavar="FLOAT|auto", help=RATE)] = "auto",
     confidence: Annotated[float | None, typer.Option(help=CONFIDENCE)] = None,
     groups: Annotated[str | None, typer.Option(metavar="folder|name|auto", help=GROUPS)] = None,
@@ -99,12 +107,15 @@ def fit(
 
     from discopatch.detector import Detector
     from discopatch.errors import NormalImagesWarning
-    from discopatch.fitting import MIN_FIT_IMAGES
     from discopatch.pretrained import DEFAULT_WEIGHTS
     from discopatch.utils import check_output
 
     check_output(out)
     console = Console(stderr=True)
+    if update is not None:
+        load = {"device": device, "batch_size": batch_size, **options.limits_of(max_pixels)}
+        update_detector(console, update, images, out, groups=groups, reading=reading, **load)
+        return
     detector = Detector(
         weights or DEFAULT_WEIGHTS,
         false_alarm_rate=false_alarm_rate,
@@ -128,6 +139,28 @@ def fit(
         parts: dict[str, Any] = {"groups": groups, "calibration": calibration, "ignore": ignore}
         detector.fit(source, **parts, workers=reading, progress=bar.follow_fit)
     detector.save(out)
+    print_fit(console, detector, out)
+
+
+def update_detector(
+    console: "Console", old: Path, images: list[str], out: Path, *, groups: Any, reading: "Workers", **load: Any
+) -> None:
+    """Writes the detector in the file `old`, to which these images are normal too."""
+    from discopatch.detector import Detector
+    from discopatch.errors import NormalImagesWarning
+
+    with options.progress_bar(console, "reading new normal images") as bar, warnings.catch_warnings():
+        warnings.simplefilter("ignore", NormalImagesWarning)  # printed below
+        source, loaded = options.source_of(images), Detector.load(old, **load)
+        updated = loaded.update(source, groups=groups, workers=reading, progress=bar.follow_fit)
+    updated.save(out)
+    print_fit(console, updated, out)
+
+
+def print_fit(console: "Console", detector: "Detector", out: Path) -> None:
+    """Prints what the detector sees and promises."""
+    from discopatch.fitting import MIN_FIT_IMAGES
+
     if detector.refusals_:
         options.notice(console, detector.refusals_.summary(), "yellow")
     for caution in detector.cautions_:
@@ -140,6 +173,6 @@ def fit(
         options.notice(console, "finds, of made-up changes of held-out images (95 % intervals in brackets):")
     for kind, rates in groupby(detector.detection_rates_, lambda rate: rate.kind):
         options.notice(console, f"  {kind}: " + ", ".join(f"{rate.size} {rate.text}" for rate in rates))
-    is_auto = detector.false_alarm_rate == "auto" and confidence is None
+    is_auto = detector.false_alarm_rate == "auto" and detector.confidence is None
     if is_auto and (text := detector.guarantee_.next_rate_text(min_fit=MIN_FIT_IMAGES)):
         options.notice(console, text)

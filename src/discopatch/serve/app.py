@@ -150,6 +150,26 @@ async def detector(loaded: Chosen, service: Running) -> dict[str, Any]:
     return details_of(loaded, service.settings)
 
 
+@v1.post("/detectors/{name}/accept", dependencies=ROOM, openapi_extra=IMAGE_BODY)
+async def accept(request: Request, loaded: Chosen, service: Running, image: ImageName = None) -> dict[str, Any]:
+    """Makes the images normal for the detector, in its file and in this service; images like them are not flagged.
+
+    No score rises and the calibration stays. The rows are those after it. Another service reloads to take it over.
+    """
+    items = service.bounded(await read_items(request, service.settings, image))
+    changed = await service.change(loaded, lambda detector: detector.accept(items))
+    found = await service.results(request, changed, items)
+    rows = [as_row(each.prediction, changed.detector.component_names) for each, _ in found]
+    return {"detector": changed.name, "predictions": rows, "accepted": changed.detector.settings()["accepted"]}
+
+
+@v1.delete("/detectors/{name}/accepted/{digest}")
+async def take_back(loaded: Chosen, service: Running, digest: limits.ImageDigest) -> dict[str, Any]:
+    """Makes an accepted image not normal again, by its digest in the settings of the detector."""
+    changed = await service.change(loaded, lambda detector: detector.take_back(digest))
+    return {"detector": changed.name, "accepted": changed.detector.settings()["accepted"]}
+
+
 @v1.get("/detectors/{name}/monitor")
 def monitor(loaded: Chosen, service: Running) -> dict[str, Any]:
     """Whether the stream of images has changed, and the last alarms."""

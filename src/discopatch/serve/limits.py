@@ -47,6 +47,7 @@ SAFE_HEADERS = {
     "Cache-Control": "no-store",
 }
 Number = Annotated[int, Field(ge=1, le=2**63 - 1)]
+ImageDigest = Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
 
 
 class Problem(BaseModel):

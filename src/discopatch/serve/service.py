@@ -6,14 +6,14 @@ import json
 import logging
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from threading import Event, Lock, Thread
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -33,6 +33,9 @@ from discopatch.serve.limits import ClientRates, ProblemError, busy, invalid
 from discopatch.serve.metrics import Metrics, log_event
 from discopatch.serve.settings import Role, ServeSettings, is_loopback, read_tokens
 from discopatch.serve.signatures import signed_copy
+
+if TYPE_CHECKING:
+    from discopatch.detector import Detector
 
 KEPT_IN_MEMORY = 1000  # predictions, without a history file
 LOOK_SECONDS = 0.5  # between two looks at what other processes have written
@@ -250,7 +253,7 @@ class Service:
         self.is_stopping = False
         self.history_error: str | None = None
         self._looked_at = 0.0
-        self._closing, self._work, self._reloading = Event(), Event(), asyncio.Lock()
+        self._closing, self._work, self._reloading, self._changing = Event(), Event(), asyncio.Lock(), asyncio.Lock()
         all_exports = all(path.is_dir() for path in settings.detectors.values())
         # An export scores one image in one thread. A torch detector uses all cores for one batch.
         self.threads = settings.threads or ((os.cpu_count() or 1) if all_exports else 1)
@@ -371,14 +374,17 @@ class Service:
         wait([write.tried], COMMIT_SECONDS)
         return loaded.stream.monitor.status
 
+    def bounded(self, items: Iterable[Item]) -> list[BoundedItem]:
+        """The same images, whose pixels count for the budget of this service while they are decoded."""
+        return [BoundedItem(item.name, item.content, budget=self.budget) for item in items]
+
     async def results(
         self, request: Request, loaded: Loaded, items: Sequence[Item], *, explain: bool = False
     ) -> list[Any]:
         """The results of the images, in order. The images leave the queue when the client disconnects."""
         request.state.detector, request.state.images = loaded.name, len(items)  # for the log
         work = loaded.explain if explain else loaded.score
-        bounded = (BoundedItem(item.name, item.content, budget=self.budget) for item in items)
-        jobs = [Job(item, work, 1 if explain else loaded.at_once) for item in bounded]
+        jobs = [Job(item, work, 1 if explain else loaded.at_once) for item in self.bounded(items)]
         self.queue.submit(jobs)
         answer = asyncio.gather(*(asyncio.wrap_future(job.result) for job in jobs))
         answer.add_done_callback(lambda done: done.cancelled() or done.exception())  # else asyncio logs an error
@@ -410,6 +416,23 @@ class Service:
         self.metrics.reloads.labels("done").inc()
         log_event(logging.INFO, "reload", changed=changed)
         return changed
+
+    async def change(self, loaded: Loaded, change: "Callable[[Detector], Detector]") -> Loaded:
+        """Changes a detector in its file, and loads it from there."""
+        if loaded.is_export or self.settings.require_signature:
+            kind = "an export" if loaded.is_export else "signed"
+            detail = f"{loaded.name} is {kind}: change the file of the detector where it was fitted, and bring it here"
+            raise ProblemError(409, "cannot-change", detail)
+        from discopatch.detector import change_file  # with torch, which exports do not need
+
+        options = {"device": self.settings.device, "max_pixels": self.settings.max_pixels}
+        async with self._changing:
+            try:
+                await asyncio.to_thread(change_file, loaded.path, change, **options)
+            except (DiscopatchError, OSError) as error:
+                raise ProblemError(422, "change-refused", f"nothing was changed: {error}") from None
+            await self.reload()
+        return self.loaded[loaded.name]
 
     def _load(self) -> list[str]:
         tokens = None if self.settings.token_file is None else read_tokens(self.settings.token_file)

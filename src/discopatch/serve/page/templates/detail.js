@@ -76,6 +76,10 @@ class Detail {
     }
     this.showComponents(entry);
     this.showPicture(entry);
+    element("accepting").hidden = !(entry.is_ood && entry.file && detector.kind === "detector") && !entry.accepted;
+    element("accept").hidden = Boolean(entry.accepted);
+    element("accept").disabled = Boolean(refusal("admin"));
+    element("accept-note").textContent = entry.accepted ?? refusal("admin");
     if (changed) this.explain(entry, detector);
   }
 

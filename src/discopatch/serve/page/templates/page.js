@@ -235,6 +235,7 @@ function toDetector(fields) {
     smallestP: 1 / (fields.n_calibration + 1),
     scoreText: scoreFormat(fields.spread || Math.abs(fields.threshold ?? 1)),
     guarantee: fields.guarantee,
+    kind: fields.kind,
     settings: fields.settings ?? {},
   };
 }
@@ -344,6 +345,23 @@ element("restart").addEventListener("click", async () => {
   const { detector } = page;
   await request(`${detector.path}/monitor/restart`, { method: "POST" }).catch((error) => setText("progress", sentence(error)));
   await readMonitor(detector).catch(() => {});
+  later();
+});
+element("accept").addEventListener("click", async () => {
+  const { chosen: entry, detector } = page;
+  if (!confirm(`Accept ${entry.name} as normal? Images like it are no longer flagged. The detector in the service and its file change, and a new stream begins.`)) return;
+  setText("accept-note", "Accepting …");
+  try {
+    const { predictions, accepted } = await postFile(`${detector.path}/accept`, entry.file);
+    const [now] = predictions;
+    const result = now.is_ood ? "It is still flagged" : "It is normal now";
+    entry.accepted = `Accepted. ${result}: p = ${pValueText(now.p_value, detector.smallestP)}. ${counted(accepted.length, "accepted image")} in all.`;
+    await catchUp(detector).catch(() => {});
+  } catch (error) {
+    setText("accept-note", sentence(error));
+    return;
+  }
+  if (page.chosen === entry) detail.show(entry, detector);
   later();
 });
 for (const radio of document.getElementsByName("kind")) {
