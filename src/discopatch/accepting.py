@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from discopatch.calibration import Calibration, check_calibration, check_enough
 from discopatch.detection import measure_detection
-from discopatch.encoders import Encoder
+from discopatch.encoders import Encoder, Kind
 from discopatch.errors import ParameterError
 from discopatch.fitting import MIN_IMAGES, FittedState, MakeEncoder, Split, read_at
 from discopatch.groups import Groups, find_groups
@@ -26,6 +26,7 @@ from discopatch.normal_images import NormalImages, Progress, check_distinct
 from discopatch.scorer import Scorer
 
 MAX_ACCEPTED = 64  # modes of a detector
+PLACES: tuple[Kind, ...] = ("places",)
 N_PLACED = 64  # images of an update whose unusual places are remembered
 
 
@@ -100,7 +101,7 @@ def update(
     rng = np.random.default_rng([seed, 18])
 
     def places() -> Iterator[NDArray[np.float32]]:
-        local = make_encoder(("places",), dense=True)
+        local = make_encoder(PLACES, dense=True)
         drawn = rng.permutation(new.pixels.among(split.fit))[:N_PLACED]
         for features in local.extract_each(new.pixels.read(drawn)):
             yield unusual_places(fitted.places, features.places[0])
@@ -115,7 +116,8 @@ def update(
     extracted = scorer.encoder.extract_each(new.pixels.read(kept))
     scores = np.sort(np.concatenate([scorer.score_features(each) for each in extracted]))
     check_calibration(scores, split.rate)
-    scorer = Scorer(scorer.encoder, updated.fitted.head, Calibration(scores, split.rate))
+    calibration = Calibration(scores, split.rate)
+    scorer = Scorer(scorer.encoder, updated.fitted.head, calibration)
     changed = new.positions[rng.permutation(split.held_out)[: parameters.detection_images]]
     rates = measure_detection(
         read_at(images, changed, encoder.limits),
@@ -126,7 +128,7 @@ def update(
     usual = fitted.aspects or new.aspects
     result = replace(
         updated.fitted,
-        calibration=scorer.calibration,
+        calibration=calibration,
         n_fit=fitted.n_fit + len(split.fit),
         n_groups=split.n_groups,
         groups=grouped.kind,

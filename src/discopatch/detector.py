@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from discopatch import accepting
+from discopatch.accepting import PLACES
 from discopatch.calibration import (
     Calibration,
     Rate,
@@ -97,7 +98,6 @@ from discopatch.utils import locked
 from discopatch.version import __version__
 
 FITTED = tuple(FitParameters.__dataclass_fields__)  # names of the parameters that a fit depends on
-PLACES: tuple[Kind, ...] = ("places",)
 SIGNATURE_SUFFIX = ".minisig"  # of the file of a signature, as minisign names it
 FROZEN = ("weights", "false_alarm_rate", *FITTED)
 
