@@ -71,7 +71,6 @@ from discopatch.images import (
     RefusalReport,
     Transform,
     Workers,
-    accepted,
     list_source,
     read_images,
     single,
@@ -347,12 +346,12 @@ class Detector(FittedDetector):
         No score rises and the calibration stays, so that the guarantee holds however the images are chosen. Images
         that differ from them in other ways than normal images do from each other are still flagged.
         """
-        stream = read_images(images, transform=self.transform_, limits=self.limits)
-        with closing(stream):
-            report = RefusalReport()
-            found = list(accepted(stream, report))
-        if report:
-            raise ParameterError(f"nothing was accepted: {report.summary()}")
+        found = []
+        with closing(read_images(images, transform=self.transform_, limits=self.limits)) as stream:
+            for item in stream:
+                if isinstance(item, Refusal):
+                    raise ImageError(item.reason, f"nothing was accepted: {item.name}: {item.error}")
+                found.append(item)
         encoder = self._encoder_of([kind for kind in self.head_.needs if kind != "places"])
         return self._new(accepting.accept(self.state_, found, encoder, self._encoder_of(PLACES, dense=True)))
 

@@ -7,6 +7,7 @@ import json
 import logging
 import re
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -415,3 +416,52 @@ def test_the_version_of_the_package_is_in_the_metrics(serve: Serve) -> None:
     assert f'discopatch_refused_images_total{{detector="{NAME}",reason="not_an_image"}} 1.0' in text
     assert 'discopatch_requests_total{method="POST",route="/v1/detectors/{name}/score",status="200"} 1.0' in text
     assert 'route="unmatched",status="404"' in text
+
+
+@pytest.fixture
+def own_file(tmp_path: Path) -> Path:
+    """The file of a detector that a test may change."""
+    path = tmp_path / "own.safetensors"
+    new_detector().fit(one_camera(40), workers=1).save(path)
+    return path
+
+
+def test_an_accepted_image_is_normal_for_the_service_and_its_file_until_it_is_taken_back(
+    serve: Serve, own_file: Path
+) -> None:
+    client, files = serve(detectors={NAME: own_file}), [("odd.png", png(noise(64)))]
+    (before,) = client.post(SCORE, files=form(files)).json()["predictions"]
+    answer = client.post(f"{DETECTOR}/accept", files=form(files)).json()
+    (after,) = answer["predictions"]
+    assert (before["is_ood"], after["is_ood"]) == (True, False)
+    assert [each["name"] for each in answer["accepted"]] == ["odd.png"]
+    assert client.post(SCORE, files=form(files)).json()["predictions"] == [after]
+    assert client.get(MONITOR).json()["images"] == 2, "the calibration is the same, and so is the stream"
+    assert Detector.load(own_file, device="cpu").score([noise(64)])[0] == after["score"]
+    digest = answer["accepted"][0]["digest"]
+    assert client.delete(f"{DETECTOR}/accepted/{digest}").json()["accepted"] == []
+    assert client.post(SCORE, files=form(files)).json()["predictions"] == [before]
+    again = client.delete(f"{DETECTOR}/accepted/{digest}")
+    assert (again.status_code, again.json()["type"].rpartition(":")[2]) == (422, "change-refused")
+
+
+def test_acceptances_at_once_are_all_kept_and_a_bad_image_changes_nothing(serve: Serve, own_file: Path) -> None:
+    client = serve(detectors={NAME: own_file})
+    with ThreadPoolExecutor(4) as pool:
+        files = [form([(f"{number}.png", png(noise(64 + number)))]) for number in range(4)]
+        answers = list(pool.map(lambda each: client.post(f"{DETECTOR}/accept", files=each), files))
+    assert {answer.status_code for answer in answers} == {200}
+    assert sorted(each.name for each in Detector.load(own_file, device="cpu").accepted_) == [
+        f"{n}.png" for n in range(4)
+    ]
+    before = own_file.read_bytes()
+    refused = client.post(f"{DETECTOR}/accept", files=form([BAD[1]]))
+    assert (refused.status_code, refused.json()["type"].rpartition(":")[2]) == (422, "change-refused")
+    assert "words.jpg" in refused.json()["detail"]
+    assert own_file.read_bytes() == before
+
+
+def test_an_export_accepts_nothing_and_names_the_way(serve: Serve, export_folder: Path) -> None:
+    client = serve(detectors={NAME: export_folder})
+    refused = client.post(f"{DETECTOR}/accept", files=form(camera_files(1)))
+    assert (refused.status_code, refused.json()["type"].rpartition(":")[2]) == (409, "cannot-change")

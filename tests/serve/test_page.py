@@ -13,7 +13,7 @@ from playwright.sync_api import Page
 from discopatch import Detector
 from discopatch.serve.page import CONTENT_SECURITY_POLICY, PAGE
 from tests.browser import RecordedPage, needs_browser, opened_browser
-from tests.samples import one_camera, save_images
+from tests.samples import new_detector, one_camera, save_images
 from tests.serve.samples import MONITOR, NAME, SCORE, noise, served
 
 TILES = "[...document.querySelectorAll('.tile')].map(each => each.getAttribute('aria-label'))"
@@ -184,3 +184,29 @@ def test_what_a_token_may_not_do_is_disabled_and_says_why(
         page.click(".tile")
         assert httpx.get(address + MONITOR, headers=headers).json()["images"] == before
         assert [each for each in recorded.complaints if "401" not in each] == []
+
+
+@needs_browser
+@pytest.mark.slow
+def test_a_flagged_image_is_accepted_by_a_button_and_is_normal_from_then_on(
+    recorded: RecordedPage, tmp_path: Path
+) -> None:
+    path, page = tmp_path / "own.safetensors", recorded.page
+    new_detector().fit(one_camera(40), workers=1).save(path)
+    Image.fromarray(noise(64)).save(tmp_path / "odd.png")
+    (normal,) = save_images(tmp_path, one_camera(1, seed=3))
+    page.on("dialog", lambda dialog: dialog.accept())
+    with served(detectors={NAME: path}) as address:
+        page.goto(f"{address}/")
+        wait_for_text(recorded, "connection", "Live")
+        recorded.drop("#drop", normal)
+        wait_for_text(recorded, "progress", "Like the normal images")
+        assert page.locator("#accepting").is_hidden(), "of a normal image there is nothing to accept"
+        recorded.drop("#drop", tmp_path / "odd.png")
+        wait_for_text(recorded, "badge", "flagged")
+        page.click("#accept")
+        wait_for_text(recorded, "accept-note", "It is normal now")
+        recorded.drop("#drop", tmp_path / "odd.png")
+        wait_for_text(recorded, "progress", "odd.png: Like the normal images")
+    assert [each.name for each in Detector.load(path, device="cpu").accepted_] == ["odd.png"]
+    assert recorded.complaints == []

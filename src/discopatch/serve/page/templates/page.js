@@ -349,7 +349,7 @@ element("restart").addEventListener("click", async () => {
 });
 element("accept").addEventListener("click", async () => {
   const { chosen: entry, detector } = page;
-  if (!confirm(`Accept ${entry.name} as normal? Images like it are no longer flagged. The detector in the service and its file change, and a new stream begins.`)) return;
+  if (!confirm(`Accept ${entry.name} as normal? Images like it are no longer flagged. The detector changes in this service and in its file.`)) return;
   setText("accept-note", "Accepting …");
   try {
     const { predictions, accepted } = await postFile(`${detector.path}/accept`, entry.file);
