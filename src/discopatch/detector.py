@@ -62,6 +62,7 @@ from discopatch.fitting import (
 )
 from discopatch.groups import Groups, check_groups, is_auto, is_given
 from discopatch.heads import DEFAULT_HEAD, PROBES, Head, LogitHead, PlaceModel, get_head
+from discopatch.heads.examples import NOTABLE
 from discopatch.heads.modes import Accepted
 from discopatch.images import (
     DEFAULT_LIMITS,
@@ -205,6 +206,7 @@ class Detector(FittedDetector):
         *,
         groups: Groups | None = None,
         calibration: object | None = None,
+        examples: object | None = None,
         ignore: Ignore | None = None,
         workers: Workers = DEFAULT_WORKERS,
         progress: Progress | None = None,
@@ -225,6 +227,9 @@ class Detector(FittedDetector):
             near-copies only cause a NormalImagesWarning.
         calibration
             Other normal images to calibrate on. No image is then held out.
+        examples
+            Images of defects that are to be found, such as known misses. What they have in common counts more, the
+            more of them there are; the false-alarm rate stays. For the components head.
         ignore
             Pixels that change neither score nor map: an image file or an array, other than 0 where pixels are ignored,
             or rectangles (left, top, width, height) in pixels of the normal images.
@@ -248,6 +253,8 @@ class Detector(FittedDetector):
                 "these groups decide what is held out: leave out calibration, or give groups='folder', 'name' or a "
                 "function of the name, which also apply to calibration images"
             )
+        if examples is not None and self.head != DEFAULT_HEAD:
+            raise ParameterError(f"examples are for head={DEFAULT_HEAD!r}: leave them out, or take that head")
         networks = load_networks(self.weights)
         if networks.weights is None and isinstance(head, LogitHead):
             raise ParameterError(
@@ -287,6 +294,7 @@ class Detector(FittedDetector):
             measured=chosen.measured,
             groups=groups,
             calibration=calibration,
+            examples=examples,
             workers=workers,
             progress=progress,
         )
@@ -334,6 +342,8 @@ class Detector(FittedDetector):
             features = self._mapper().extract_pixels(found.pixels[None])
         likely = {} if self.reasons_ is None else self.reasons_.reasons(found.pixels, encoder.embed)
         reasons = tuple(Reason(name, z, PROBES[name].text) for name, z in likely.items())
+        if (z := self.head_.likeness(features)) is not None and z > NOTABLE:
+            reasons = (*reasons, Reason("examples", z, "like the examples of defects"))
         caution = shape_caution(found.size, self.state_.fitted.aspects)
         prediction = Prediction.make(found.name, output.score, self.calibration_, output.components, caution)
         anomaly_map = enlarge(features.places[0], self.places_.level.item(), found.pixels.shape[:2])

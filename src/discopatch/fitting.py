@@ -9,6 +9,7 @@ from typing import Annotated, Literal, NamedTuple, Protocol, Self
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
@@ -64,7 +65,7 @@ from discopatch.images import (
 )
 from discopatch.images.transform import MAX_SIZE, MULTIPLE, Ignore, make_mask
 from discopatch.model.patches import PatchCount, Sampling
-from discopatch.normal_images import NormalImages, Progress, check_distinct, check_not_fitted, find_drift
+from discopatch.normal_images import NormalImages, Progress, check_distinct, check_not_fitted, digest_of, find_drift
 from discopatch.resolution import STEPS, ResolutionStep
 from discopatch.results import Aspects
 from discopatch.schema import Count, Name, between
@@ -239,6 +240,7 @@ def fit_images(
     measured: Collection[str] = (),
     groups: Groups | None = None,
     calibration: object | None = None,
+    examples: object | None = None,
     workers: Workers = DEFAULT_WORKERS,
     progress: Progress | None = None,
 ) -> FitResult:
@@ -304,7 +306,9 @@ def fit_images(
         rows = np.searchsorted(split.fit, sampled)
         compare = None if own is None else own.compare
         trials = make_trials(local.extract_each, pixels, rows, compare=compare, seed=seed)
-        head = ComponentsHead(layer_sizes=encoder.layer_sizes, trials=trials, places=own, seed=seed)
+        defects = None if examples is None else statistics_of(examples, encoder, normal)
+        sizes = encoder.layer_sizes
+        head = ComponentsHead(layer_sizes=sizes, trials=trials, places=own, defects=defects, seed=seed)
     head = head.fit(normal.features.select(split.fit), shifts, groups=split.groups)
     reasons = None
     release_memory()
@@ -371,6 +375,20 @@ def compared_with(model: PlaceModel, images: NormalImages, rows: Index) -> Itera
         images.features.select(slice(row, row + 1))._replace(places=z.numpy())
         for row, z in zip(rows.tolist(), found, strict=True)
     )
+
+
+def statistics_of(examples: object, encoder: Encoder, normal: NormalImages) -> NDArray[np.float32]:
+    """The statistics (images, d) of examples of defects, none of which may be among the normal images."""
+    found, known = [], set(normal.digests)
+    for item in encoder.extract(examples):
+        if isinstance(item, Refusal):
+            raise ImageError(item.reason, f"an example cannot be used: {item.name}: {item.error}")
+        if digest_of(item[0].pixels) in known:
+            raise ParameterError(f"{item[0].name} is an example of a defect and a normal image too: leave out one")
+        found.append(item[1].statistics)
+    if not found:
+        raise NoImagesError("no example of a defect: check the path of examples")
+    return np.concatenate(found)
 
 
 def read_at(source: Source, positions: Index, limits: Limits) -> Iterator[Pixels]:

@@ -69,7 +69,7 @@ class NormalImages:
                 image, features = item
                 pixels.offer(len(found), image.pixels)
                 maps.add(features.places)
-                digest = blake2b(image.pixels.tobytes(), digest_size=16).digest()
+                digest = digest_of(image.pixels)
                 height, width = image.size
                 found.append((features.without_places(), image.name, digest, position, width / height))
             passed = position + 1
@@ -84,6 +84,10 @@ class NormalImages:
 
     def __len__(self) -> int:
         return len(self.positions)
+
+
+def digest_of(pixels: Pixels) -> bytes:
+    return blake2b(pixels.tobytes(), digest_size=16).digest()
 
 
 class PixelFile:

@@ -37,6 +37,7 @@ UPDATE = (
     "--groups, --device, --batch-size, --workers and --max-pixels apply."
 )
 CALIBRATION = "Other normal images to calibrate on, instead of a part of IMAGES."
+EXAMPLES = "Images of defects that were not found; what they have in common counts more. The rate stays."
 PATCHES = "Patches of each image: a number, or dense for the whole image in one pass."
 RESOLUTION = (
     "Pixels along the short side of the whole image, as the networks see it; auto takes 256, or up to 1024 where more "
@@ -83,6 +84,7 @@ def fit(
     confidence: Annotated[float | None, typer.Option(help=CONFIDENCE)] = None,
     groups: Annotated[str | None, typer.Option(metavar="folder|name|auto", help=GROUPS)] = None,
     calibration: Annotated[str | None, typer.Option(help=CALIBRATION)] = None,
+    examples: Annotated[str | None, typer.Option(help=EXAMPLES)] = None,
     head: Annotated[str | None, typer.Option(help=options.HEAD)] = None,
     weights: Annotated[list[str] | None, typer.Option(help=WEIGHTS)] = None,
     patches: Annotated[Any, typer.Option(parser=options.patches_of, metavar="INT|dense", help=PATCHES)] = "dense",
@@ -136,7 +138,7 @@ def fit(
     with options.progress_bar(console, first) as bar, warnings.catch_warnings():
         warnings.simplefilter("ignore", NormalImagesWarning)  # printed below
         source = options.source_of(images)
-        parts: dict[str, Any] = {"groups": groups, "calibration": calibration, "ignore": ignore}
+        parts: dict[str, Any] = {"groups": groups, "calibration": calibration, "examples": examples, "ignore": ignore}
         detector.fit(source, **parts, workers=reading, progress=bar.follow_fit)
     detector.save(out)
     print_fit(console, detector, out)

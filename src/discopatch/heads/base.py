@@ -70,6 +70,9 @@ class Fitted(nn.Module):
         """A module of no values, which is stored where there is nothing to fit."""
         return cls.of(**{name: np.ones((0,) * len(dimensions)) for name, dimensions in cls.shapes.items()})
 
+    def prepare(self, tensors: Collection[str]) -> None:
+        """Adds the optional modules of which there are tensors."""
+
     def derive(self) -> None:
         """Computes everything that follows from the stored buffers; WeightsError where they do not fit together."""
 
@@ -97,6 +100,7 @@ class Fitted(nn.Module):
     ) -> Self:
         """The stored module; WeightsError where a tensor is not as declared or does not fit features of these sizes."""
         found = cls()
+        found.prepare(tensors)
         found.probes = probes
         modules = {f"{path}." if path else "": each for path, each in found.named_modules() if isinstance(each, Fitted)}
         check_names(cls.__name__, tensors, [path + name for path, module in modules.items() for name in module.shapes])
@@ -136,6 +140,10 @@ class Head(Fitted, ABC):
         """The whole output, of which `forward` returns the score."""
         score = self(logits, statistics)
         return HeadOutput(score, score[:, None][:, :0])  # its length stays unknown in an exported graph
+
+    def likeness(self, features: Features) -> float | None:
+        """How like examples of defects an image is, as a z-score; None without examples."""
+        return None
 
     def score(self, features: Features) -> Array:
         """The scores (images,), each from its own image's features alone."""

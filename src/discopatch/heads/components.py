@@ -1,12 +1,12 @@
 """The components head: one score from acquisition, content and places of an image."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from copy import deepcopy
 from typing import ClassVar, Self
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from discopatch.calibration import Index, fold_numbers
@@ -14,6 +14,7 @@ from discopatch.encoders import N_TONES, Features, FeatureSizes, Kind
 from discopatch.errors import WeightsError
 from discopatch.heads.base import NO_SHIFTS, Array, GroupNumbers, Head, HeadOutput, ProbeShifts, Shapes
 from discopatch.heads.basic import check_statistics
+from discopatch.heads.examples import Examples
 from discopatch.heads.gaussian import ShrunkGaussian
 from discopatch.heads.memory import Neighbours
 from discopatch.heads.modes import Mode
@@ -22,6 +23,7 @@ from discopatch.heads.parts import (
     COMPONENTS,
     PART_NAMES,
     TAIL,
+    WEIGHTS,
     fit_tails,
     join_parts,
     part_scale,
@@ -58,11 +60,13 @@ class ComponentsHead(Head):
     layer_sizes: the number of statistics of each layer; without them all layers count as early.
     trials: changed versions of the images to fit, by which parts are chosen; without them all parts count.
     places: the comparison of places of the same images; without it places do not count.
+    defects: statistics of examples of defects; what they have in common counts beside the components.
     """
 
     needs: tuple[Kind, ...] = ("logits", "statistics", "pooled", "places", "tones")
     parts: tuple[str, ...] = ()  # the names of the parts that count
     modes: tuple[Mode, ...] = ()  # of accepted images
+    examples: Examples | None  # of defects that were not found
     first_deep: int = 0  # the first statistic of a deep layer
     components: dict[str, tuple[str, ...]]  # these, by component; a component without any is left out
 
@@ -94,12 +98,18 @@ class ComponentsHead(Head):
         layer_sizes: tuple[int, ...] = (),
         trials: Trials | None = None,
         places: PlaceFit | None = None,
+        defects: NDArray[np.floating] | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__()
+        self.defects, self.examples = defects, None
         self.layer_sizes, self.trials, self.place_fit, self.seed = layer_sizes, trials, places, seed
         self.early, self.deep, self.embedding = ShrunkGaussian(), ShrunkGaussian(), ShrunkGaussian()
         self.neighbours = Neighbours()
+
+    def prepare(self, tensors: Collection[str]) -> None:
+        if any(name.startswith("examples.") for name in tensors):
+            self.examples = Examples()
 
     def derive(self) -> None:
         """Checks that the parts that count are there; features of other parts are not needed."""
@@ -139,6 +149,8 @@ class ComponentsHead(Head):
 
     def check_sizes(self, sizes: FeatureSizes) -> None:
         check_statistics(len(self.mean), sizes)
+        if self.examples is not None and len(self.examples.mean) != len(self.mean):
+            raise WeightsError("its examples do not belong to its statistics")
         pairs = {
             "logit": (True, sizes.logits),
             "neighbours": (self.neighbours.bank.shape[1], sizes.pooled),
@@ -203,6 +215,8 @@ class ComponentsHead(Head):
             component_spreads=component_spreads,
             significance=significance_level((joined - component_centres) / component_spreads, groups),
         )
+        if self.defects is not None:
+            head.examples = Examples.fit(features.statistics, self.defects, fold)
         head.derive()
         return head
 
@@ -299,9 +313,17 @@ class ComponentsHead(Head):
             found["neighbours"] = self.neighbours(pooled)
         if "tones" in self.parts and tones is not None:
             found["tones"] = ((tones.double() - self.tone_mean) @ self.tone_filters.T).clamp(min=0).square().mean(1)
+        if self.examples is not None:
+            found["examples"] = self.examples(statistics)
         if "places" in self.parts and places is not None:
             found["places"] = rarity(window_maxima(places).double(), self.window_tails).sum(1)
         return found
+
+    @torch.inference_mode()
+    def likeness(self, features: Features) -> float | None:
+        if self.examples is None:
+            return None
+        return float(self.examples.z(self.tensors(features)["statistics"])[0])
 
     def early_distance(self, statistics: Tensor) -> Tensor:
         """(B,): the logarithm of the distance over early statistics."""
@@ -359,7 +381,10 @@ class ComponentsHead(Head):
         if "probes" in values:
             values["probes"] = ((values["probes"] - self.probe_centres) / self.probe_spreads).amax(1)
         rare = rarity(torch.stack([values[part] for part in self.parts], 1), self.counted_tails)
-        return join_parts(rare, self.parts)
+        score, joined = join_parts(rare, self.parts)
+        if self.examples is not None:
+            score = self.examples.join(score, values["examples"], sum(WEIGHTS[name] for name in self.components))
+        return score, joined
 
     def _moved(self, given: Tensor, means: Tensor, mean: Tensor) -> Tensor:
         """(B, d) to (B x modes, d): each with its deviation from a mode in place of that from the mean."""
