@@ -260,7 +260,8 @@ class LazyImage(NamedImage):
 
     def __init__(self, name: str, size: tuple[int, int], fetch: Callable[[], Pixels], row: int) -> None:
         """`fetch` gives the images of a batch, of which this one has the number `row`."""
-        for key, value in (("name", name), ("original", size), ("_fetch", fetch), ("_row", row)):
+        fields = {"name": name, "original": size, "out_of_range": False, "_fetch": fetch, "_row": row}
+        for key, value in fields.items():
             object.__setattr__(self, key, value)
 
     @property

@@ -17,6 +17,7 @@ from PIL import Image
 
 from discopatch.errors import ParameterError, SchemaError, TransformError
 from discopatch.images.image import Pixels
+from discopatch.images.levels import Levels
 from discopatch.schema import between, check_fields, length, read_fields, shorten
 
 Fit = Literal["crop", "squash", "whole"]
@@ -33,7 +34,13 @@ _DEFINITION_VERSION = 1  # raise it whenever the same fields would give other pi
 MULTIPLE = 32  # pixels: a side of an image after the transform `whole` is a multiple of it
 LEAST = 2  # multiples: a patch of the paper's network has 64 pixels
 IGNORED = 128  # the grey of pixels that are ignored
-_USUAL = {"pixels": "symmetric", "decoder": "pillow", "shape": None, "ignore": None}  # of fields of later definitions
+_USUAL = {
+    "pixels": "symmetric",
+    "decoder": "pillow",
+    "shape": None,
+    "ignore": None,
+    "levels": None,
+}  # of fields of later definitions
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +66,7 @@ class Transform:
     decoder: Decoder = "pillow"
     shape: Annotated[tuple[Annotated[int, between(MULTIPLE, MAX_LONG)], ...], length(2, 2)] | None = None
     ignore: Annotated[str, length(1, 2**20)] | None = None  # a PNG in base64, white where pixels are ignored
+    levels: Levels | None = None  # of deep images, which are mapped to bytes before all else
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -114,6 +122,11 @@ class Transform:
         return rows, columns
 
     @property
+    def is_on_gpu(self) -> bool:
+        """Whether JPEG files are decoded on a GPU; deep images are not."""
+        return self.decoder == "nvimgcodec" and self.levels is None
+
+    @property
     def decoded_side(self) -> int | None:
         """How many pixels a side keeps at least where JPEG files are scaled while they are decoded."""
         return 2 * self.size if self.decoder == "scaled" else None
@@ -144,7 +157,8 @@ class Transform:
         """The definition, ready for JSON; fields of later versions are left out where they are as usual."""
         fields = {"version": _DEFINITION_VERSION, **asdict(self)}
         own = {name: value for name, value in fields.items() if _USUAL.get(name) != value}
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in own.items()}
+        found: dict[str, Any] = json.loads(json.dumps(own))  # with lists for tuples
+        return found
 
     @classmethod
     def from_dict(cls, definition: object) -> Self:
