@@ -177,14 +177,11 @@ def encoded(item: Item, limits: Limits) -> bytes | Refusal:
             return found
         buffer, values = io.BytesIO(), item.values(limits)
         if values is not None and values.deep:  # the service maps it by the levels of the detector
-            if values.bands.shape[2] == 1 and values.kind == "uint16":
-                Image.fromarray(values.bands[:, :, 0].astype(np.uint16)).save(buffer, "PNG", compress_level=1)
-            else:
-                require("tifffile", extra="tiff")
-                import tifffile
+            require("tifffile", extra="tiff")
+            import tifffile
 
-                photometric = "rgb" if values.bands.shape[2] in (3, 4) else "minisblack"
-                tifffile.imwrite(buffer, values.bands, photometric=photometric, planarconfig="contig")
+            photometric = "rgb" if values.bands.shape[2] in (3, 4) else "minisblack"
+            tifffile.imwrite(buffer, values.bands, photometric=photometric, planarconfig="contig")
         else:
             item.decode(limits).save(buffer, "PNG", compress_level=1)
         data = buffer.getvalue()

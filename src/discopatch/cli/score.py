@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from datetime import datetime
@@ -99,7 +100,7 @@ def score(
     from discopatch.gate import FolderGate, folder_test
     from discopatch.images import RefusalReport, list_source
     from discopatch.images.stores import without_options
-    from discopatch.results import CAUTIONS, as_row, column_types
+    from discopatch.results import as_row, column_types
     from discopatch.utils import check_output
 
     console, reading = Console(stderr=True), options.readers_of(workers)
@@ -130,7 +131,7 @@ def score(
         raise typer.BadParameter(f"--{', --'.join(given)}: for scores in parts; give --out too")
     for written in filter(None, (report, boxes)):
         check_output(written)
-    refusals, flagged, cautions = RefusalReport(), 0, dict.fromkeys(CAUTIONS, 0)
+    refusals, flagged, cautions = RefusalReport(), 0, Counter[str]()
     fitted = options.load(detector, **load)
     names = fitted.component_names
     folder = FolderGate(fitted, fail_rate=fail_rate, groups=groups or "fitted")
@@ -152,8 +153,7 @@ def score(
         nonlocal flagged
         for done, prediction in enumerate(predictions, start=1):
             flagged += bool(prediction.is_ood)
-            for each in filter(None, (prediction.caution or "").split(",")):
-                cautions[each] += 1
+            cautions.update(filter(None, (prediction.caution or "").split(",")))
             folder.add(prediction)
             yield as_row(prediction, names)
             bar(done)

@@ -24,7 +24,7 @@ from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
 from discopatch.errors import DiscopatchError, ImageError, MissingExtraError
-from discopatch.images.deep import TiffHeader, dicom_header, from_array, from_dicom, from_png, from_tiff
+from discopatch.images.deep import READERS, TiffHeader, check_tiff, dicom_header, from_array
 from discopatch.images.image import DEFAULT_LIMITS, Limits, Pixels, RefusalReason, check_bytes, check_pixels
 from discopatch.images.levels import BYTES, Values
 from discopatch.images.transform import SCALED
@@ -66,7 +66,6 @@ SIGNATURE = 132  # bytes at the beginning of a file
 
 MAX_SCANS = 64  # of a progressive JPEG; writers make about ten, and each is a pass over all pixels
 _NEXT_MARKER = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
-_TILE_WIDTH, _TILE_LENGTH, _SUBFILE, _SUB_IMAGES, _DNG = 322, 323, 254, 330, 50706  # tags of TIFF
 
 # A list may hold one image twice, and Pillow's loading on first use is not safe for two threads.
 _LAZY_LOADING = threading.Lock()
@@ -141,14 +140,17 @@ def decode(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Pixels:
     return np.array(rgb_from_bytes(data, limits))
 
 
-def values_from_bytes(data: bytes, limits: Limits, name: str = "") -> Values | None:
-    """The pixels of an encoded image as they are stored; None where they have 8 bits."""
-    check_bytes(len(data), limits)
-    kind = identify(data, name)
+def stored_values(content: bytes | Image.Image | NDArray[Any], limits: Limits, name: str = "") -> Values | None:
+    """The pixels as they are stored in a file or in memory; None where they have 8 bits."""
+    if isinstance(content, np.ndarray):
+        return from_array(content, limits)
+    if isinstance(content, Image.Image):
+        with _pillow_errors_refuse(content.format or "image"), _LAZY_LOADING:
+            return from_array(np.asarray(_upright(content)), limits) if content.mode[0] in "IF" else None
+    check_bytes(len(content), limits)
+    kind = identify(content, name)
     with _pillow_errors_refuse(kind):
-        if kind == "TIFF":
-            return from_tiff(data, limits)
-        return from_dicom(data, limits) if kind == "DICOM" else from_png(data, limits) if kind == "PNG" else None
+        return READERS[kind](content, limits) if kind in READERS else None
 
 
 def rgb_from_bytes(data: bytes, limits: Limits, name: str = "", *, side: int | None = None) -> Image.Image:
@@ -160,7 +162,7 @@ def rgb_from_bytes(data: bytes, limits: Limits, name: str = "", *, side: int | N
     check_bytes(len(data), limits)
     kind = identify(data, name)
     if kind == "DICOM":
-        values = values_from_bytes(data, limits, name)
+        values = stored_values(data, limits, name)
         if values is None or values.kind not in BYTES:
             raise ImageError(RefusalReason.UNSUPPORTED, NO_LEVELS)
         return rgb_from_array(values.bands, limits)
@@ -170,7 +172,7 @@ def rgb_from_bytes(data: bytes, limits: Limits, name: str = "", *, side: int | N
         image = _open(kind, data)
         check_pixels(image.height, image.width, limits)
         if isinstance(image, TiffImageFile):
-            _check_tiff(image, data, limits)
+            check_tiff(image, data, limits)
         if kind == "JPEG" and image.info.get("progressive"):
             check_scans(data)
         stored = image.size
@@ -207,12 +209,6 @@ def count_pixels(data: bytes, name: str = "") -> int:
     return height * width
 
 
-def values_from_image(image: Image.Image, limits: Limits) -> Values | None:
-    """The pixels of a PIL image as they are stored; None where they have 8 bits."""
-    with _pillow_errors_refuse(image.format or "image"), _LAZY_LOADING:
-        return from_array(np.asarray(_upright(image)), limits) if image.mode[0] in "IF" else None
-
-
 def rgb_from_image(image: Image.Image, limits: Limits) -> Image.Image:
     check_pixels(image.height, image.width, limits)
     with _pillow_errors_refuse(image.format or "image"):
@@ -247,15 +243,6 @@ def _webp_size(data: bytes) -> tuple[int, int]:
     else:
         width, height = (0x3FFF & int.from_bytes(body[place : place + 2], "little") for place in (6, 8))
     return height, width
-
-
-def _check_tiff(image: TiffImageFile, data: bytes, limits: Limits) -> None:
-    """Raises ImageError for a raw file, whose image is a thumbnail, and for tiles of too many pixels."""
-    tags = image.tag_v2
-    if data[8:10] == b"CR" or _DNG in tags or (_SUB_IMAGES in tags and tags.get(_SUBFILE, 0) & 1):
-        detail = "a raw file of a camera is not read: develop it to TIFF or JPEG, the same way for all"
-        raise ImageError(RefusalReason.UNSUPPORTED, detail)
-    check_pixels(tags.get(_TILE_LENGTH, 1), tags.get(_TILE_WIDTH, 1), limits, min_side=0)
 
 
 def check_scans(data: bytes) -> None:

@@ -1,6 +1,7 @@
 """Pixels as they are stored in TIFF, in PNG of 16 bits, in DICOM and in memory."""
 
 import io
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,8 @@ from discopatch.utils import require
 
 MOST_BYTES = 8  # of a decoded image, for each pixel that is allowed
 _GREY = ("I;16", "I;16B", "I;16L", "I;16N", "I", "F")  # modes of Pillow that keep more than 8 bits
-_BITS, _COMPRESSION, _PHOTOMETRIC, _ORDER, _SAMPLES, _PLANES, _FORMAT = 258, 259, 262, 266, 277, 284, 339  # of TIFF
-_SEGMENTS = ((273, 279), (324, 325))  # where strips and tiles begin, and their lengths
+_BITS, _PHOTOMETRIC, _ORDER, _SAMPLES, _FORMAT = 258, 262, 266, 277, 339  # tags of TIFF
+_TILE_WIDTH, _TILE_LENGTH, _SUBFILE, _SUB_IMAGES, _DNG = 322, 323, 254, 330, 50706
 _BOUNDED = (1, 5, 8, 32946, 32773, 34925, 50000)  # compressions: none, LZW, deflate, packbits, LZMA, Zstandard
 
 _DEFLATED = b"1.2.840.10008.1.2.1.99"  # a transfer syntax that may expand without limit
@@ -89,6 +90,15 @@ class TiffHeader(TiffImageFile):
         self._mode, self._size = "L", (self.tag_v2[256], self.tag_v2[257])
 
 
+def check_tiff(image: TiffImageFile, data: bytes, limits: Limits) -> None:
+    """Raises ImageError for a raw file, whose image is a thumbnail, and for tiles of too many pixels."""
+    tags = image.tag_v2
+    if data[8:10] == b"CR" or _DNG in tags or (_SUB_IMAGES in tags and tags.get(_SUBFILE, 0) & 1):
+        detail = "a raw file of a camera is not read: develop it to TIFF or JPEG, the same way for all"
+        raise ImageError(RefusalReason.UNSUPPORTED, detail)
+    check_pixels(tags.get(_TILE_LENGTH, 1), tags.get(_TILE_WIDTH, 1), limits, min_side=0)
+
+
 def from_tiff(data: bytes, limits: Limits) -> Values | None:
     """The values of the first page of a TIFF; None where they have 8 bits and are grey or a colour."""
     header = TiffHeader(io.BytesIO(data))
@@ -98,25 +108,27 @@ def from_tiff(data: bytes, limits: Limits) -> Values | None:
     )
     if max(bits) <= 8 and set(kind) == {1} and (photometric > 1 or bands < 3):
         return None
+    check_tiff(header, data, limits)
     check_size(header.height, header.width, bands, max(bits) // 8, limits)
-    check_pixels(tags.get(323, 1), tags.get(322, 1), limits, min_side=0)  # of a tile
     key = (tags.prefix, photometric, kind, tags.get(_ORDER, 1), bits, ())
     if OPEN_INFO.get(key, ("",))[0] in _GREY and (kind, bits) != ((1,), (32,)):  # which Pillow takes for signed
         values = np.asarray(TiffImageFile(io.BytesIO(data))).astype(f"{'uif'[kind[0] - 1]}{max(*bits, 16) // 8}")
         return from_array(turned(values, header), limits)
-    if (compression := tags.get(_COMPRESSION, 1)) not in _BOUNDED:
-        raise unsupported(f"TIFF of {bands} bands with compression {compression}: save it with deflate or LZW")
-    for starts, lengths in _SEGMENTS:  # tifffile fills what is missing with zeros
-        ends = map(sum, zip(tags.get(starts, ()), tags.get(lengths, ()), strict=True))
-        if max(ends, default=0) > len(data):
-            raise ImageError(RefusalReason.TRUNCATED, "TIFF cut short or damaged: copy it again")
-    for module in ("tifffile", "imagecodecs")[: 1 + (compression != 1)]:
-        require(module, extra="tiff")
+    require("tifffile", extra="tiff")
     import tifffile
 
-    with tifffile.TiffFile(io.BytesIO(data)) as file:
-        array = file.pages.first.asarray(maxworkers=1)
-    array = np.moveaxis(array, 0, -1) if bands > 1 and tags.get(_PLANES, 1) == 2 else array
+    with tifffile.TiffFile(io.BytesIO(data)) as file:  # which need not read the same tags
+        page = file.pages.first
+        check_size(page.imagelength, page.imagewidth, 1, page.nbytes // (page.imagelength * page.imagewidth), limits)
+        check_pixels(page.tilelength or 1, page.tilewidth or 1, limits, min_side=0)
+        if page.compression not in _BOUNDED:
+            raise unsupported(f"TIFF of {bands} bands with compression {page.compression}: save it with deflate or LZW")
+        if page.compression != 1:
+            require("imagecodecs", extra="tiff")
+        if max(map(sum, zip(page.dataoffsets, page.databytecounts, strict=True))) > len(data):  # or zeros are read
+            raise ImageError(RefusalReason.TRUNCATED, "TIFF cut short or damaged: copy it again")
+        array = page.asarray(maxworkers=1)
+        array = np.moveaxis(array, 0, -1) if page.axes.startswith("S") else array
     return from_array(turned(array, header), limits)._replace(deep=True)
 
 
@@ -160,3 +172,6 @@ def from_dicom(data: bytes, limits: Limits) -> Values:
         window = (float(centre - (width - 1) / 2), float(centre + (width - 1) / 2))
     is_plain = values.dtype == np.uint8 and header.BitsStored == 8
     return from_array(values, limits, kind="uint8" if is_plain else "DICOM")._replace(deep=not is_plain, window=window)
+
+
+READERS: dict[str, Callable[[bytes, Limits], Values | None]] = {"PNG": from_png, "TIFF": from_tiff, "DICOM": from_dicom}

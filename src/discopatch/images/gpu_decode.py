@@ -260,8 +260,8 @@ class LazyImage(NamedImage):
 
     def __init__(self, name: str, size: tuple[int, int], fetch: Callable[[], Pixels], row: int) -> None:
         """`fetch` gives the images of a batch, of which this one has the number `row`."""
-        fields = {"name": name, "original": size, "out_of_range": False, "_fetch": fetch, "_row": row}
-        for key, value in fields.items():
+        fixed = ("name", name), ("original", size), ("out_of_range", False)
+        for key, value in (*fixed, ("_fetch", fetch), ("_row", row)):
             object.__setattr__(self, key, value)
 
     @property

@@ -18,10 +18,8 @@ from discopatch.images.decode import (
     rgb_from_bytes,
     rgb_from_image,
     size_of,
-    values_from_bytes,
-    values_from_image,
+    stored_values,
 )
-from discopatch.images.deep import from_array
 from discopatch.images.image import EXAMPLES, Limits, RefusalReason, check_bytes
 from discopatch.images.levels import Levels, Values
 from discopatch.images.stores import Stamp, StorePath, cause_of
@@ -101,12 +99,8 @@ class Item:
 
     def values(self, limits: Limits) -> Values | None:
         """The pixels as they are stored, or ImageError; None where they have 8 bits."""
-        if (data := self.encoded(limits)) is not None:
-            return values_from_bytes(data, limits, self.name)
-        if isinstance(self.content, Image.Image):
-            return values_from_image(self.content, limits)
-        assert isinstance(self.content, np.ndarray)
-        return from_array(self.content, limits)
+        data = self.encoded(limits)
+        return stored_values(self.content if data is None else data, limits, self.name)  # type: ignore[arg-type]
 
 
 def open_place(place: Place) -> Any:

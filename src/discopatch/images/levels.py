@@ -133,10 +133,12 @@ class Levels:
         if not self.low:
             return "maps the window of each DICOM file to the range of the network"
         depth = "DICOM" if self.kind == "DICOM" else f"{8 * np.dtype(self.kind).itemsize}-bit"
-        ends = [f"{low:,.9g} to {high:,.9g}" for low, high in zip(self.low, self.high, strict=True)]
-        of = [f"{each} of band {band}" for each, band in zip(ends, self.bands, strict=True)]
-        what = f"{ends[0]} of {depth} grey" if self.count == 1 else f"{', '.join(of)} ({self.count} bands, {depth})"
-        return f"maps {what} to the range of the network"
+        names = (
+            [f"{depth} grey"] if self.count == 1 else [f"band {band} of {self.count} ({depth})" for band in self.bands]
+        )
+        ends = zip(self.low, self.high, names, strict=True)
+        parts = ", ".join(f"{low:,.9g} to {high:,.9g} of {name}" for low, high, name in ends)
+        return f"maps {parts} to the range of the network"
 
 
 def share_outside(values: NDArray[np.float64], low: NDArray[np.float64], high: NDArray[np.float64]) -> float:

@@ -122,11 +122,6 @@ class Transform:
         return rows, columns
 
     @property
-    def is_on_gpu(self) -> bool:
-        """Whether JPEG files are decoded on a GPU; deep images are not."""
-        return self.decoder == "nvimgcodec" and self.levels is None
-
-    @property
     def decoded_side(self) -> int | None:
         """How many pixels a side keeps at least where JPEG files are scaled while they are decoded."""
         return 2 * self.size if self.decoder == "scaled" else None
@@ -157,8 +152,7 @@ class Transform:
         """The definition, ready for JSON; fields of later versions are left out where they are as usual."""
         fields = {"version": _DEFINITION_VERSION, **asdict(self)}
         own = {name: value for name, value in fields.items() if _USUAL.get(name) != value}
-        found: dict[str, Any] = json.loads(json.dumps(own))  # with lists for tuples
-        return found
+        return dict(json.loads(json.dumps(own)))  # with lists for tuples
 
     @classmethod
     def from_dict(cls, definition: object) -> Self:

@@ -86,7 +86,7 @@ def read_images(
     if count_of(workers) < 1:
         raise ParameterError(f"workers={workers}: needs at least one worker")
     items = list_source(source).items(limits)
-    if isinstance(transform, Transform) and transform.is_on_gpu:
+    if isinstance(transform, Transform) and transform.decoder == "nvimgcodec" and transform.levels is None:
         from discopatch.images.gpu_decode import decode_batches
 
         batches = decode_batches(items, transform, size=_ON_GPU, workers=workers, limits=limits)
@@ -109,7 +109,7 @@ def read_batches(
     `device`, or on the current one.
     """
     items = _items_of(sources, limits)
-    if transform.is_on_gpu:
+    if transform.decoder == "nvimgcodec" and transform.levels is None:
         from discopatch.images.gpu_decode import decode_batches
 
         return decode_batches(items, transform, size=size, workers=workers, limits=limits, device=device)
