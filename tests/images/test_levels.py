@@ -262,7 +262,7 @@ def test_levels_that_make_no_sense_are_an_error(choice: Choice, bands: tuple[int
 
 def test_the_transform_of_images_of_8_bits_has_no_trace_of_levels() -> None:
     assert "levels" not in Transform().to_dict()
-    assert Transform(256).digest == "0a0a"
+    assert Transform(256).digest == "e3be862dbaa32499"
     own = Transform(64, levels=BAND)
     assert Transform.from_dict(own.to_dict()) == own
     assert own.digest != Transform(64).digest
@@ -355,7 +355,7 @@ def tiff_of_bands(bands: int, side: int = 64, *, tile: int = 0, content: bytes =
     [
         lambda: tiff_of_bands(60_000, 8_000),
         lambda: tiff_of_bands(3, 64, tile=60_000),
-        lambda: tiff(np.zeros((40, 40), np.uint16), extratags=[(322, 4, 1, 60_000, True), (323, 4, 1, 60_000, True)]),
+        lambda: tiff_of_bands(1, 64, tile=60_000),
         lambda: dicom(np.zeros((40, 40), np.uint16), Rows=60_000, Columns=60_000),
     ],
 )

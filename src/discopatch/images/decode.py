@@ -268,10 +268,11 @@ def _pillow_errors_refuse(kind: str) -> Iterator[None]:
     except (MemoryError, Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise ImageError(RefusalReason.TOO_LARGE, f"{kind} too large to decode: scale it down") from error
     except Exception as error:
+        cause = type(error).__name__ if kind == "DICOM" else error  # pydicom may cite the name of a patient
         if _UNSUPPORTED.search(str(error)):
-            detail = f"a kind of {kind} that cannot be read ({error}): save it as RGB of 8 bits"
+            detail = f"a kind of {kind} that cannot be read ({cause}): save it as RGB of 8 bits"
             raise ImageError(RefusalReason.UNSUPPORTED, detail) from error
-        detail = f"{kind} cut short or damaged ({error}): copy it again"
+        detail = f"{kind} cut short or damaged ({cause}): copy it again"
         raise ImageError(RefusalReason.TRUNCATED, detail) from error
 
 
