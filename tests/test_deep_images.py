@@ -1,7 +1,7 @@
 """Folders of 12-bit TIFF and of DICOM files, fitted and scored: the levels go wherever the detector goes."""
 
+import sys
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from discopatch.images import Processes
 from discopatch.results import OUT_OF_RANGE, UNUSUAL_SHAPE
 from tests.images.samples import encoded
 from tests.images.test_levels import Array, dicom, pydicom, tiff
-from tests.samples import camera_pixels, new_detector, one_camera, save_images
+from tests.samples import camera_pixels, new_detector, one_camera, save_images, with_header
 from tests.serve.samples import served
 from tests.watch.samples import Watched
 
@@ -104,10 +104,11 @@ def test_parts_a_watched_folder_and_the_service_pass_the_same_levels(
     folder: Path, detector: Detector, tmp_path: Path
 ) -> None:
     expected = detector.predict(folder / "new")
-    rows = score_to(detector, folder / "new", tmp_path / "scores").folder
-    assert [(one.score, one.caution) for one in rows.predictions()] == [(one.score, one.caution) for one in expected]
-    assert rows.summary().cautions == {UNUSUAL_SHAPE: 0, OUT_OF_RANGE: 1}
-    watched = Watched(tmp_path, partial(lambda: detector)())  # type: ignore[arg-type]
+    scores = score_to(detector, folder / "new", tmp_path / "scores").folder
+    rows = scores.dataset().to_table().to_pylist()
+    assert [(row["score"], row["caution"]) for row in rows] == [(one.score, one.caution) for one in expected]
+    assert scores.summary().cautions == {UNUSUAL_SHAPE: 0, OUT_OF_RANGE: 1}
+    watched = Watched(tmp_path, detector)  # type: ignore[arg-type]
     for path in (folder / "new").iterdir():
         (watched.folder / path.name).write_bytes(path.read_bytes())
     watched.once()
@@ -150,6 +151,7 @@ def test_a_dicom_folder_is_fitted_on_rescaled_values_and_nothing_of_the_patient_
     assert b"Secret" not in (tmp_path / "a.safetensors").read_bytes()
 
 
+@pytest.mark.filterwarnings("ignore::discopatch.errors.NormalImagesWarning")
 def test_real_ct_slices_are_fitted_by_their_window_or_by_all_of_their_values(tmp_path: Path) -> None:
     slices = pydicom.dcmread(Path(pydicom.__file__).parent / "data/test_files/693_J2KI.dcm")
     pixels, rng = slices.pixel_array, np.random.default_rng(0)
@@ -230,14 +232,12 @@ def test_a_folder_that_needs_a_package_is_an_error_that_names_it(
     (tmp_path / "normal").mkdir()
     for number, grey in enumerate(twelve_bits(32)):
         (tmp_path / "normal" / f"{number}.tif").write_bytes(tiff(np.stack([grey] * 3, 2), photometric="rgb"))
-    monkeypatch.setitem(__import__("sys").modules, "tifffile", None)
+    monkeypatch.setitem(sys.modules, "tifffile", None)
     with pytest.raises(MissingExtraError, match=r"discopatch\[tiff\]"):
         new_detector().fit(tmp_path / "normal")
 
 
 def test_a_detector_without_the_new_fields_loads_and_scores_16_bits_as_before(tmp_path: Path) -> None:
-    from tests.samples import with_header
-
     detector = new_detector().fit(one_camera(40))
     detector.save(tmp_path / "a.safetensors")
     with_header(tmp_path / "a.safetensors", lambda header: [header.pop(each) for each in ("levels", "bands")])

@@ -180,8 +180,9 @@ def encoded(item: Item, limits: Limits) -> bytes | Refusal:
             require("tifffile", extra="tiff")
             import tifffile
 
-            photometric = "rgb" if values.bands.shape[2] in (3, 4) else "minisblack"
-            tifffile.imwrite(buffer, values.bands, photometric=photometric, planarconfig="contig")
+            planes: Any = {"photometric": "rgb"} if values.bands.shape[2] in (3, 4) else {"photometric": "minisblack"}
+            planes |= {"planarconfig": "contig"} if values.bands.shape[2] > 1 else {}
+            tifffile.imwrite(buffer, values.bands, **planes)
         else:
             item.decode(limits).save(buffer, "PNG", compress_level=1)
         data = buffer.getvalue()

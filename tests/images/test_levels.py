@@ -5,6 +5,7 @@ import struct
 import sys
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -325,10 +326,12 @@ def test_damaged_bytes_end_in_values_or_an_image_error(name: str, data: st.DataO
     del changed[data.draw(st.integers(1, len(changed))) if data.draw(st.integers(0, 3)) == 0 else len(changed) :]
     item = Item("x", bytes(changed))
     for read in (item.values, item.shape, item.decode):
+        message = ""
         try:
             read(Limits(max_pixels=10**6))
         except ImageError as error:
-            assert "Secret" not in str(error)
+            message = str(error)
+        assert "Secret" not in message
 
 
 @pytest.mark.parametrize("name", ["grey TIFF", "colour TIFF", "tiles", "planes", "PNG", "DICOM"])
@@ -369,8 +372,6 @@ def test_a_strip_that_expands_beyond_the_image_takes_no_memory() -> None:
     resource = pytest.importorskip("resource")
     bomb = tiff_of_bands(3, 64, content=bytes(2**28))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    try:
+    with suppress(ImageError):
         Item("x", bomb).values(DEFAULT_LIMITS)
-    except ImageError:
-        pass
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 * 1024
