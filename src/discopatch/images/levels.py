@@ -16,13 +16,11 @@ from discopatch.schema import Name, Positive, between, check_fields, length
 
 OUTSIDE = "discopatch: outside"  # in the info of a mapped image: the share of its values that were clipped
 BYTES = ("uint8", "bool")  # kinds of values
-N_SAMPLED = 2**15  # pixels of each normal image by which levels are chosen
+N_SAMPLED = 2**14  # pixels of each normal image by which levels are chosen
 TAIL, ODD = 0.001, 0.05  # shares of the pixels of an image, and of the images, that do not count for the range
 MARGIN = 0.05  # of the range, added on both sides
-MANY = (
-    2,
-    0.005,
-)  # an image is out of range if it is clipped at more values than so many times the usual, plus this share
+# An image is out of range if more of its values are clipped than so many times the usual share, plus this share.
+MANY = 2, 0.005
 _BLOCK = 2**20  # pixels that are mapped at a time
 
 Value = Annotated[float, between(-1e300, 1e300)]
@@ -61,23 +59,26 @@ class Levels:
         lengths = {len(self.low), len(self.high)}
         fits = len(self.bands) != 2 and max(self.bands) <= self.count and lengths in ({0}, {len(self.bands)})
         if not fits or any(low >= high for low, high in zip(self.low, self.high, strict=True)):
-            raise ParameterError(
-                f"bands {self.bands} of {self.count}, from {self.low} to {self.high}: give one band or three of those "
-                "that are there, and of two levels the lower one first"
-            )
+            levels = f" and levels {self.low} to {self.high}" * bool(self.low)
+            remedy = "give one band or three of those that are there, and the lower level first"
+            raise ParameterError(f"bands {self.bands} of {self.count}{levels}: {remedy}")
 
     @classmethod
     def choose(cls, images: Iterable[Values], choice: Choice, bands: tuple[int, ...] | None) -> Self:
         """The levels of normal images, of which those with the usual number and type of bands count."""
-        rng, found = np.random.default_rng(0), []
+        rng, found = np.random.default_rng(0), list[tuple[int, Values]]()
         for values in images:
-            places = tuple(rng.integers(side, size=N_SAMPLED) for side in values.bands.shape[:2])
-            found.append(values._replace(bands=values.bands[places].astype(np.float64)[:, :4096]))
-        (count, kind), _ = Counter((each.bands.shape[1], each.kind) for each in found).most_common(1)[0]
-        bands = tuple(bands or ((1, 2, 3) if count > 2 else (1,)))
-        levels = cls(count, kind, bands, (), ())
-        usual = [each for each in found if each.bands.shape[1] == count]
-        parts = [each.bands[:, levels._columns] for each in usual]
+            height, width, count = values.bands.shape
+            chosen = bands or ((1, 2, 3) if count > 2 else (1,))
+            rows, columns = (rng.integers(side, size=(N_SAMPLED, 1)) for side in (height, width))
+            part = values.bands[rows, columns, [min(band, count) - 1 for band in chosen]].astype(np.float64)
+            found.append((count, values._replace(bands=part)))
+        (count, kind), _ = Counter((own, each.kind) for own, each in found).most_common(1)[0]
+        levels = cls(count, kind, tuple(bands or ((1, 2, 3) if count > 2 else (1,))), (), ())
+        usual = [each for own, each in found if own == count]
+        if choice == "window":
+            usual = [each for each in usual if each.window is not None] or usual
+        parts = [each.bands for each in usual]
         if choice == "auto":
             tails = np.array([np.quantile(part, (TAIL, 1 - TAIL), axis=0) for part in parts])
             low, high = np.quantile(tails[:, 0], ODD, axis=0), np.quantile(tails[:, 1], 1 - ODD, axis=0)
@@ -88,7 +89,7 @@ class Levels:
             levels = replace(levels, low=tuple(low.tolist()), high=tuple(high.tolist()))
         elif choice != "window":
             low, high = map(float, choice)
-            levels = replace(levels, low=(low,) * len(bands), high=(high,) * len(bands))
+            levels = replace(levels, low=(low,) * len(levels.bands), high=(high,) * len(levels.bands))
         shares = [share_outside(part, *levels._ends(each)) for part, each in zip(parts, usual, strict=True)]
         return replace(levels, usual=float(np.quantile(shares, 1 - ODD)))
 
