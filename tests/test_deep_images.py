@@ -119,7 +119,8 @@ def test_parts_a_watched_folder_and_the_service_pass_the_same_levels(
     with served(detectors={"camera": tmp_path / "camera.safetensors"}) as url, Client(url) as client:
         found = client.predict(folder / "new", "camera")
         assert [(one.score, one.caution) for one in found] == [(one.score, one.caution) for one in expected]
-        assert np.array_equal(client.predict(twelve_bits(4, seed=5), "camera").scores, expected.scores[:4])
+        for images in (twelve_bits(4, seed=5), [each.astype(np.float32) for each in twelve_bits(4, seed=5)]):
+            assert np.array_equal(client.predict(images, "camera").scores, expected.scores[:4])
 
 
 @pytest.mark.slow

@@ -69,8 +69,7 @@ def turned(array: NDArray[Any], image: Image.Image) -> NDArray[Any]:
 
 def from_png(data: bytes, limits: Limits) -> Values | None:
     """The values of a PNG of 16 bits without transparency; None for any other PNG."""
-    image = PngImageFile(io.BytesIO(data))
-    if data[24] != 16 or data[25] not in (0, 2) or "transparency" in image.info:
+    if data[24] != 16 or data[25] not in (0, 2) or "transparency" in (image := PngImageFile(io.BytesIO(data))).info:
         return None
     check_size(image.height, image.width, len(image.getbands()), 2, limits)
     if data[25] == 0:

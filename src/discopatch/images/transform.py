@@ -34,13 +34,7 @@ _DEFINITION_VERSION = 1  # raise it whenever the same fields would give other pi
 MULTIPLE = 32  # pixels: a side of an image after the transform `whole` is a multiple of it
 LEAST = 2  # multiples: a patch of the paper's network has 64 pixels
 IGNORED = 128  # the grey of pixels that are ignored
-_USUAL = {
-    "pixels": "symmetric",
-    "decoder": "pillow",
-    "shape": None,
-    "ignore": None,
-    "levels": None,
-}  # of fields of later definitions
+_USUAL = {"pixels": "symmetric", "decoder": "pillow", **dict.fromkeys(("shape", "ignore", "levels"))}  # of later fields
 
 
 @dataclass(frozen=True, slots=True)
