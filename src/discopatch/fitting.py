@@ -161,8 +161,8 @@ def choose_levels(images: Source, choice: Choice, bands: tuple[int, ...] | None,
     """The levels of a new detector; None where half of the images or more have 8 bits."""
     is_given, missing = choice != "auto" or bands is not None, list[MissingExtraError]()
 
-    def read(most: int) -> Iterator[Values | None]:
-        for item in islice(images.draw(most).items(limits), most):
+    def read(source: Source, most: int) -> Iterator[Values | None]:
+        for item in islice(source.items(limits), most):
             try:
                 values = item.values(limits)
             except ImageError as error:
@@ -170,11 +170,12 @@ def choose_levels(images: Source, choice: Choice, bands: tuple[int, ...] | None,
             else:
                 yield values if values and (values.deep or (is_given and (bands or values.kind not in BYTES))) else None
 
-    are_deep = [values is not None for values in read(N_MEASURED)]
+    few = images if images.count is None else images.draw(N_MEASURED)  # to draw of shards reads their headers
+    are_deep = [values is not None for values in read(few, N_MEASURED)]
     if len(missing) > len(are_deep) / 2:
         raise missing[0]
     if 2 * sum(are_deep) > len(are_deep):
-        return Levels.choose(filter(None, read(N_LEVELLED)), choice, bands)
+        return Levels.choose(filter(None, read(images.draw(N_LEVELLED), N_LEVELLED)), choice, bands)
     if is_given and are_deep:
         raise ParameterError("most of these images have 8 bits: leave out levels and bands (--levels, --bands)")
     return None
