@@ -20,6 +20,7 @@ from discopatch.images import Processes
 from discopatch.results import OUT_OF_RANGE, UNUSUAL_SHAPE
 from tests.images.samples import encoded
 from tests.images.test_levels import Array, dicom, pydicom, tiff
+from tests.images.test_tar import write_shard
 from tests.samples import camera_pixels, new_detector, one_camera, save_images, with_header
 from tests.serve.samples import served
 from tests.watch.samples import Watched
@@ -69,6 +70,12 @@ def test_a_12_bit_folder_uses_the_range_of_the_network_and_two_fits_are_equal(fo
     assert again.settings() == detector.settings()
     assert detector.settings()["transform"]["levels"]["low"] == list(levels.low)
     assert (detector.settings()["levels"], detector.settings()["bands"]) == ("auto", None)
+
+
+def test_a_tar_shard_of_the_same_files_has_the_same_levels(folder: Path, detector: Detector, tmp_path: Path) -> None:
+    files = sorted((folder / "normal").iterdir())
+    shard = write_shard(tmp_path / "normal.tar", {each.name: each.read_bytes() for each in files})
+    assert new_detector().fit(shard).transform_ == detector.transform_
 
 
 def test_an_image_with_more_clipped_values_than_normal_images_has_a_caution(folder: Path, detector: Detector) -> None:
