@@ -278,7 +278,8 @@ def test_parameters_can_be_read_and_make_the_same_detector() -> None:
     weights = tiny_weights()
     new = Detector(weights, head="logit", patches=9, seed=4)
     names = ["weights", "head", "false_alarm_rate", "patches", "sampling", "seed", "reason_images", "detection_images"]
-    names += ["resolution", "device", "batch_size", "precision", "decoder", "max_pixels", "max_bytes"]
+    names += ["resolution", "levels", "bands", "device", "batch_size", "precision", "decoder"]
+    names += ["max_pixels", "max_bytes"]
     assert list(new.get_params()) == names
     assert new.get_params()["weights"] is weights
     assert (new.get_params()["head"], new.get_params()["patches"]) == ("logit", 9)

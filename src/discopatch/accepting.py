@@ -120,7 +120,7 @@ def update(
     scorer = Scorer(scorer.encoder, updated.fitted.head, calibration)
     changed = new.positions[rng.permutation(split.held_out)[: parameters.detection_images]]
     rates = measure_detection(
-        read_at(images, changed, encoder.limits),
+        read_at(images, changed, encoder.limits, encoder.transform.levels),
         encoder.transform,
         lambda pixels: scorer.predict(pixels).is_ood.filled(False),
         seed=seed,

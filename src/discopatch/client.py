@@ -175,8 +175,18 @@ def encoded(item: Item, limits: Limits) -> bytes | Refusal:
         found = item.encoded(limits)
         if found is not None:
             return found
-        buffer = io.BytesIO()
-        item.decode(limits).save(buffer, "PNG", compress_level=1)
+        buffer, values = io.BytesIO(), item.values(limits)
+        if values is None or not values.deep:
+            item.decode(limits).save(buffer, "PNG", compress_level=1)
+        elif values.kind == "uint16" and values.bands.shape[2] == 1:
+            Image.fromarray(values.bands[:, :, 0]).save(buffer, "PNG", compress_level=1)
+        else:
+            require("tifffile", extra="tiff")
+            import tifffile
+
+            planes: Any = {"planarconfig": "contig"} if values.bands.shape[2] > 1 else {}
+            photometric = "rgb" if values.bands.shape[2] in (3, 4) else "minisblack"
+            tifffile.imwrite(buffer, values.bands, photometric=photometric, **planes)
         data = buffer.getvalue()
         check_bytes(len(data), limits)
         return data

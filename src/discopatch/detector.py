@@ -57,6 +57,7 @@ from discopatch.fitting import (
     FittedState,
     Resolution,
     check_resolution,
+    choose_levels,
     fit_images,
     possible_transforms,
 )
@@ -76,6 +77,7 @@ from discopatch.images import (
     read_images,
     single,
 )
+from discopatch.images.levels import Choice, check_levels
 from discopatch.images.transform import Ignore
 from discopatch.model import Weights
 from discopatch.model.patches import Sampling
@@ -90,7 +92,7 @@ from discopatch.results import (
     Reason,
     check_finite,
     explain_components,
-    shape_caution,
+    image_caution,
 )
 from discopatch.scorer import Scorer
 from discopatch.storage import describe, read_detector, write_detector
@@ -137,6 +139,12 @@ class Detector(FittedDetector):
         begins at 256 and goes on to 384, 512, 768 and 1024 as long as more small made-up changes are found; it stays at
         256 with fewer than 36 images, and with groups other than `folder` and `name`. `crop` takes the centre square of
         256 x 256, as the paper does.
+    levels
+        The values of images of more than 8 bits that become black and white: `auto` chooses them by the normal images,
+        `window` takes the window of each DICOM file, (low, high) gives them.
+    bands
+        Of images of many bands, the one that becomes grey or the three that become red, green and blue, from 1. By
+        default the first.
     device
         `auto` takes a GPU where there is one.
     batch_size
@@ -172,6 +180,8 @@ class Detector(FittedDetector):
         reason_images: int = 16,
         detection_images: int = 12,
         resolution: Resolution = "auto",
+        levels: Choice = "auto",
+        bands: tuple[int, ...] | None = None,
         device: str = "auto",
         batch_size: int | None = None,
         precision: Precision = "float32",
@@ -183,7 +193,7 @@ class Detector(FittedDetector):
         self.confidence = confidence
         self.patches, self.sampling, self.seed = patches, sampling, seed
         self.reason_images, self.detection_images = reason_images, detection_images
-        self.resolution = resolution
+        self.resolution, self.levels, self.bands = resolution, levels, bands
         self.device, self.batch_size, self.precision = device, batch_size, precision
         self.decoder, self.max_pixels, self.max_bytes = decoder, max_pixels, max_bytes
 
@@ -243,6 +253,7 @@ class Detector(FittedDetector):
         head = get_head(self.head)
         check_precision(self.precision, resolve_device(self.device))
         check_resolution(self.resolution)
+        check_levels(self.levels, self.bands)
         check_groups(groups)
         check_decoder(self.decoder, resolve_device(self.device))
         for name in ("reason_images", "detection_images"):
@@ -267,9 +278,9 @@ class Detector(FittedDetector):
         )  # checks the parameters before images are read
         source = list_source(images).repeatable(self.limits)
         resolution = self.resolution if self.patches == "dense" else "crop"
-        transforms = possible_transforms(
-            source, replace(networks.transform, decoder=self.decoder), resolution, ignore=ignore, limits=self.limits
-        )
+        levels = choose_levels(source, self.levels, self.bands, self.limits)
+        own = replace(networks.transform, decoder=self.decoder, levels=levels)
+        transforms = possible_transforms(source, own, resolution, ignore=ignore, limits=self.limits)
         in_order = groups is None or (isinstance(groups, str) and groups != "auto")
         chosen = choose_resolution(
             lambda transform: self._make_encoder(
@@ -344,7 +355,7 @@ class Detector(FittedDetector):
         reasons = tuple(Reason(name, z, PROBES[name].text) for name, z in likely.items())
         if (z := self.head_.likeness(features)) is not None and z > NOTABLE:
             reasons = (*reasons, Reason("examples", z, "like the examples of defects"))
-        caution = shape_caution(found.size, self.state_.fitted.aspects)
+        caution = image_caution(found, self.state_.fitted.aspects)
         prediction = Prediction.make(found.name, output.score, self.calibration_, output.components, caution)
         anomaly_map = enlarge(features.places[0], self.places_.level.item(), found.pixels.shape[:2])
         components = explain_components(prediction, reasons, anomaly_map)

@@ -45,7 +45,7 @@ from discopatch.encoders import (
     unpack_maps,
 )
 from discopatch.encoders.places import is_large
-from discopatch.errors import ImageError, NoImagesError, ParameterError
+from discopatch.errors import ImageError, MissingExtraError, NoImagesError, ParameterError
 from discopatch.explain.reasons import ReasonModel
 from discopatch.groups import Grouped, Groups, find_groups, is_given, numbers_of
 from discopatch.heads import ComponentsHead, Head, PlaceModel, get_head, make_trials, measure_shifts
@@ -55,6 +55,7 @@ from discopatch.heads.probes import central
 from discopatch.images import (
     DEFAULT_WORKERS,
     Limits,
+    NamedImage,
     Pixels,
     Refusal,
     RefusalReport,
@@ -63,6 +64,7 @@ from discopatch.images import (
     Workers,
     list_source,
 )
+from discopatch.images.levels import BYTES, Bands, Choice, Levels, Values
 from discopatch.images.transform import MAX_SIZE, MULTIPLE, Ignore, make_mask
 from discopatch.model.patches import PatchCount, Sampling
 from discopatch.normal_images import NormalImages, Progress, check_distinct, check_not_fitted, digest_of, find_drift
@@ -80,6 +82,7 @@ MAX_IMAGES = 20_000  # of a larger source, so many are drawn evenly
 N_SAMPLED, MAX_SAMPLED_BYTES = 64, 2**28  # fitted images on which trials are made and reasons are learnt
 NONE = slice(0)
 N_MEASURED = 32  # images by whose sizes the shape of the transform is chosen
+N_LEVELLED = 200  # images by which levels are chosen
 N_PROBED = 6  # of these, images on which the probes are tried
 
 
@@ -96,6 +99,8 @@ class FitParameters:
     detection_images: Count
     resolution: Resolution
     confidence: Annotated[float, between(1e-9, 1 - 1e-9)] | None = None
+    levels: Choice = "auto"
+    bands: Bands | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,6 +163,30 @@ def possible_transforms(
     if ignore is None:
         return found
     return [replace(each, ignore=make_mask(ignore, usual, each.shape_of(*usual))) for each in found]
+
+
+def choose_levels(images: Source, choice: Choice, bands: tuple[int, ...] | None, limits: Limits) -> Levels | None:
+    """The levels of a new detector; None where half of the images or more have 8 bits."""
+    is_given, missing = choice != "auto" or bands is not None, list[MissingExtraError]()
+
+    def read(source: Source, most: int) -> Iterator[Values | None]:
+        for item in islice(source.items(limits), most):
+            try:
+                values = item.values(limits)
+            except ImageError as error:
+                missing.extend([error.__cause__] if isinstance(error.__cause__, MissingExtraError) else [])
+            else:
+                yield values if values and (values.deep or (is_given and (bands or values.kind not in BYTES))) else None
+
+    few = images if images.count is None else images.draw(N_MEASURED)  # to draw of shards reads their headers
+    are_deep = [values is not None for values in read(few, N_MEASURED)]
+    if len(missing) > len(are_deep) / 2:
+        raise missing[0]
+    if 2 * sum(are_deep) > len(are_deep):
+        return Levels.choose(filter(None, read(images.draw(N_LEVELLED), N_LEVELLED)), choice, bands)
+    if is_given and are_deep:
+        raise ParameterError("most of these images have 8 bits: leave out levels and bands (--levels, --bands)")
+    return None
 
 
 def check_resolution(resolution: object) -> None:
@@ -329,9 +358,9 @@ def fit_images(
     release_memory()
     scorer = Scorer(scoring, head, fitted)
     rates = measure_detection(
-        read_at(source if others is None else others, to_change, encoder.limits),
+        read_at(source if others is None else others, to_change, encoder.limits, encoder.transform.levels),
         encoder.transform,
-        lambda changed: scorer.predict(changed).is_ood.filled(False),
+        lambda changed: scorer.predict([NamedImage("", each) for each in changed]).is_ood.filled(False),
         seed=seed,
     )
     return FitResult(
@@ -391,12 +420,12 @@ def statistics_of(examples: object, encoder: Encoder, normal: NormalImages) -> N
     return np.concatenate(found)
 
 
-def read_at(source: Source, positions: Index, limits: Limits) -> Iterator[Pixels]:
+def read_at(source: Source, positions: Index, limits: Limits, levels: Levels | None) -> Iterator[Pixels]:
     """The images at these positions of a source, in their own size, one at a time and in the source's order."""
     for position, item in enumerate(islice(source.items(limits), int(positions.max(initial=-1)) + 1)):
         if position in positions:
             with suppress(ImageError):  # it was readable before
-                yield np.asarray(item.decode(limits))
+                yield np.asarray(item.decode(limits, levels=levels))
 
 
 def one_shape(pixels: Sequence[Pixels]) -> Pixels:

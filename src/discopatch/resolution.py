@@ -125,7 +125,7 @@ def measure(encoder: Encoder, images: Sequence[Item], limits: Limits, *, seed: i
     parts: list[Shape] = []
     for image in images:
         with suppress(ImageError):
-            original = np.asarray(image.decode(limits))
+            original = np.asarray(image.decode(limits, levels=encoder.transform.levels))
             pixels.offer(2 * len(parts), encoder.transform(original))
             pixels.offer(2 * len(parts) + 1, encoder.transform(changed(original, len(parts), seed=seed)))
             parts.append(parts_of(*original.shape[:2]))

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 COMPONENT_WORDS = {"acquisition": "how it was taken", "content": "what is in it", "place": "a place in it"}
 UNUSUAL_SHAPE = "unusual_shape"  # no normal image has such a ratio of width to height
+OUT_OF_RANGE = "out_of_range"  # more values than in normal images are clipped to black or white
+CAUTIONS = {UNUSUAL_SHAPE: "a shape that no normal image had", OUT_OF_RANGE: "more clipped values than normal images"}
 ASPECT_MARGIN = 1.1  # by how much the ratio may exceed those of normal images
 MANY_PLACES = 0.5  # with more than this share of unusual places, no single place is named
 
@@ -54,7 +56,7 @@ class Prediction:
     is_ood: bool | None
     error: str | None = None  # such as "truncated: JPEG cut short or damaged: copy it again"
     components: tuple[ComponentScore, ...] = ()  # of a head that has components
-    caution: str | None = None  # UNUSUAL_SHAPE
+    caution: str | None = None  # UNUSUAL_SHAPE, OUT_OF_RANGE, or both, separated by a comma
 
     def __post_init__(self) -> None:
         if (self.score is None) == (self.error is None):
@@ -215,7 +217,7 @@ class PredictedImage(NamedTuple):
         """The prediction of a score; a score that is not a finite number is a refusal."""
         if not isfinite(score):
             return cls.refused(Refusal.not_finite(image.name))
-        caution = shape_caution(image.size, aspects)
+        caution = image_caution(image, aspects)
         return cls(Prediction.make(image.name, score, calibration, components, caution), image, None)
 
 
@@ -362,6 +364,12 @@ class FittedDetector(Predictor):
     def detection_rates_(self) -> tuple[DetectionRate, ...]:
         """How many made-up changes of held-out images were found at fit; empty at another false-alarm rate."""
         return tuple(DetectionRate(**each) for each in self.settings().get("detection_rates", ()))
+
+
+def image_caution(image: NamedImage, aspects: Aspects | None) -> str | None:
+    """What is unusual about an image, whatever its score."""
+    found = (shape_caution(image.size, aspects), OUT_OF_RANGE if image.out_of_range else None)
+    return ",".join(filter(None, found)) or None
 
 
 def shape_caution(size: tuple[int, int], aspects: Aspects | None) -> str | None:

@@ -101,6 +101,30 @@ def test_fit_takes_a_resolution_and_a_mask_and_unusual_shapes_are_counted(
     assert "2 images have a shape that no normal image had" in parts.err.splitlines()
 
 
+def test_fit_prints_the_levels_of_deep_images_and_clipped_images_are_counted(
+    folder: Path, run: Run, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(0)
+    for kind, images in (("normal", one_camera(32)), ("new", one_camera(2, seed=4))):
+        (tmp_path / kind).mkdir()
+        for image in images:
+            grey = image.pixels[:, :, 0] * np.uint16(8) + rng.integers(0, 8, image.pixels.shape[:2], np.uint16)
+            Image.fromarray(grey).save(tmp_path / kind / f"{image.name}.png")
+    Image.fromarray(grey * np.uint16(3)).save(tmp_path / "new" / "bright.png")
+    fit = ("fit", tmp_path / "normal", "--weights", folder / "tiny.safetensors", "--head", "statistics", *FAST, "-o")
+    fitted, given = run(*fit, tmp_path / "a"), run(*fit, tmp_path / "b", "--levels", "0:4095", "--bands", "1")
+    (line,) = (line for line in fitted.err.splitlines() if line.startswith("maps "))
+    assert line.endswith(" of 16-bit grey to the range of the network")
+    assert "maps 0 to 4,095 of 16-bit grey to the range of the network" in given.err.splitlines()
+    assert (Detector.load(tmp_path / "b").levels, Detector.load(tmp_path / "b").bands) == ((0, 4095), (1,))
+    scored = run("score", tmp_path / "new", "--detector", tmp_path / "a", "--csv")
+    assert sorted(row["caution"] for row in rows_of(scored, "--csv")) == ["", "", "out_of_range"]
+    assert "1 image has more clipped values than normal images" in scored.err.splitlines()
+    assert_usage_error(run(*fit, tmp_path / "c", "--levels", "wide"), "--levels")
+    assert_error(run(*fit, tmp_path / "c", "--bands", "4,3,2"), "band")
+    assert_error(run("fit", folder / "fit", *fit[2:], tmp_path / "c", "--levels", "0:9"), "8 bits")
+
+
 def test_fit_warns_of_bursts_and_takes_groups_by_name(folder: Path, run: Run, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     (tmp_path / "bursts").mkdir()

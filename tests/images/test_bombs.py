@@ -14,7 +14,7 @@ from PIL import Image
 
 from discopatch.images import NamedImage, Refusal, RefusalReason
 
-from . import bombs
+from . import bombs, test_levels
 from .samples import encoded, noise, photo, read, refusal_of
 
 pytestmark = pytest.mark.slow
@@ -87,19 +87,21 @@ FUZZ = """
 import resource, sys, time, warnings
 resource.setrlimit(resource.RLIMIT_AS, (3 * 2**30,) * 2)
 import numpy as np
-from discopatch.images import Limits, NamedImage, Refusal, read_images
+from discopatch.images import Limits, NamedImage, Refusal, Transform, read_images
+from discopatch.images.levels import Levels
 from tests.images.test_bombs import mutated, samples
 
 warnings.simplefilter("ignore")
-slowest = 0.0
+slowest, levels = 0.0, Levels(3, "uint16", (1, 2, 3), (0.0,) * 3, (4095.0,) * 3)
 for kind, data in samples().items():
     random = np.random.default_rng(list(kind.encode()))
     for _ in range(int(sys.argv[1])):
         file = mutated(data, random)
-        start = time.process_time()
-        (item,) = read_images(file, workers=1, limits=Limits(max_pixels=10**7))
-        slowest = max(slowest, time.process_time() - start)
-        assert isinstance(item, NamedImage | Refusal)
+        for transform in (None, Transform(64, levels=levels)):
+            start = time.process_time()
+            (item,) = read_images(file, transform=transform, workers=1, limits=Limits(max_pixels=10**7))
+            slowest = max(slowest, time.process_time() - start)
+            assert isinstance(item, NamedImage | Refusal)
 peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))  # of this program alone
 print(slowest, int(peak.split()[1]) / 1024)
 """
@@ -122,6 +124,7 @@ def samples() -> dict[str, bytes]:
         "GIF": encoded(photo(), "GIF"),
         "AVIF": encoded(photo(), "AVIF"),
         "HEIF": buffer.getvalue(),
+        **{f"deep {name}": data for name, data in test_levels.samples().items()},
     }
 
 

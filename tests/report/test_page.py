@@ -14,7 +14,15 @@ from discopatch.calibration import DetectionRate
 from discopatch.gate import FolderTest
 from discopatch.report import ReportContent, write_report
 from discopatch.report.page import MAX_CARDS, MAX_ROWS, Thumbnail, p_value_text, render_report
-from discopatch.results import COMPONENT_WORDS, UNUSUAL_SHAPE, Component, ComponentScore, Prediction, Reason
+from discopatch.results import (
+    COMPONENT_WORDS,
+    OUT_OF_RANGE,
+    UNUSUAL_SHAPE,
+    Component,
+    ComponentScore,
+    Prediction,
+    Reason,
+)
 
 from .samples import HOSTILE, close_ups, content, realistic, refused, scored
 
@@ -226,11 +234,13 @@ def test_cautions_of_the_fit_stand_beside_the_guarantee() -> None:
     assert "Caution" not in render_report(content(predicted(1, 9)))
 
 
-def test_a_card_says_that_no_normal_image_has_the_shape() -> None:
+def test_a_card_says_that_no_normal_image_has_the_shape_and_that_values_are_clipped() -> None:
     usual = scored("a.png", 2.0, p_value=0.01, is_ood=True)
     predictions = [usual, replace(usual, name="b.png", caution=UNUSUAL_SHAPE)]
+    predictions.append(replace(usual, name="c.png", caution=f"{UNUSUAL_SHAPE},{OUT_OF_RANGE}"))
     page = render_report(content(predictions, close_ups=close_ups(predictions)))
-    assert page.count("No normal image has this shape") == 1
+    assert page.count("No normal image has this shape") == 2
+    assert page.count("More values are clipped") == 1
 
 
 @pytest.mark.slow

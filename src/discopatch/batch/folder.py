@@ -25,7 +25,7 @@ from discopatch.errors import ParameterError, RunError, SchemaError
 from discopatch.images import Refusal, RefusalReason, RefusalReport, list_source
 from discopatch.images.items import Reading
 from discopatch.images.stores import Stamp, parse
-from discopatch.results import UNUSUAL_SHAPE, FittedDetector, Prediction
+from discopatch.results import CAUTIONS, FittedDetector, Prediction
 from discopatch.schema import Digest, Name, Positive, between, load_json, read_fields
 from discopatch.utils import resolved
 
@@ -93,7 +93,7 @@ class Summary:
     """Numbers of images in a folder of scores; damaged shards are no images."""
 
     flagged: int = 0
-    unusual_shapes: int = 0
+    cautions: dict[str, int] = field(default_factory=dict)
     refusals: RefusalReport = field(default_factory=RefusalReport)
     reading: Reading = field(default_factory=Reading)
 
@@ -164,13 +164,14 @@ class ScoresFolder:
 
     def summary(self) -> Summary:
         """Counts the images of all parts that are done, and what was not read."""
+        from pyarrow.compute import match_substring
         from pyarrow.dataset import field
 
         found = Summary(reading=deepcopy(self.reading))
         if not (parts := self.done()):
             return found
         data, reading = self.scores(parts), found.reading
-        found.unusual_shapes = data.count_rows(filter=field("caution") == UNUSUAL_SHAPE)
+        found.cautions = {each: data.count_rows(filter=match_substring(field("caution"), each)) for each in CAUTIONS}
         found.flagged = data.count_rows(filter=field("is_ood"))
         damaged = 0  # of one shard, several parts may be
         for batch in data.to_batches(columns=["name", "error", "shard", "row"], filter=field("error").is_valid()):

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from discopatch.detector import Detector
     from discopatch.fitting import Resolution
     from discopatch.images import Transform, Workers
+    from discopatch.images.levels import Choice
     from discopatch.resolution import ResolutionStep
 
 RATE = (
@@ -43,6 +44,11 @@ RESOLUTION = (
     "Pixels along the short side of the whole image, as the networks see it; auto takes 256, or up to 1024 where more "
     "small made-up changes are found. crop sees the centre square."
 )
+LEVELS = (
+    "Values of images of more than 8 bits that become black and white: auto chooses them by IMAGES, window takes the "
+    "window of each DICOM file."
+)
+BANDS = "The band that becomes grey, or the three that become red, green and blue, such as 4,3,2. Default: the first."
 IGNORE = "Mask: an image of the shape of IMAGES, white where their pixels are ignored."
 REASONS = "Normal images from which reasons are learnt; 0 leaves reasons out."
 DETECTION = "Held-out images on which each made-up change is tried to measure detection rates; 0 leaves them out."
@@ -59,6 +65,15 @@ def resolution_of(text: str) -> "Resolution":
     if text not in ("auto", "crop") and not text.isdecimal():
         raise typer.BadParameter(f"{text!r} is neither auto, crop nor a number of pixels")
     return int(text) if text.isdecimal() else text  # type: ignore[return-value]
+
+
+def levels_of(text: str) -> "Choice":
+    """`auto`, `window`, or the two numbers; they are checked by the detector."""
+    return text if text in ("auto", "window") else tuple(map(float, text.split(":")))  # type: ignore[return-value]
+
+
+def bands_of(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split(",")))
 
 
 def seen_text(transform: "Transform") -> str:
@@ -90,6 +105,8 @@ def fit(
     patches: Annotated[Any, typer.Option(parser=options.patches_of, metavar="INT|dense", help=PATCHES)] = "dense",
     resolution: Annotated[Any, typer.Option(parser=resolution_of, metavar="auto|INT|crop", help=RESOLUTION)] = "auto",
     ignore: Annotated[Path | None, typer.Option(metavar="PNG", help=IGNORE)] = None,
+    levels: Annotated[Any, typer.Option(parser=levels_of, metavar="auto|window|LOW:HIGH", help=LEVELS)] = "auto",
+    bands: Annotated[Any, typer.Option(parser=bands_of, metavar="INT[,INT,INT]", help=BANDS)] = None,
     seed: Annotated[int, typer.Option(help=options.SEED)] = 0,
     reason_images: Annotated[int, typer.Option(help=REASONS, min=0)] = 16,
     detection_images: Annotated[int, typer.Option(help=DETECTION, min=0)] = 12,
@@ -124,6 +141,8 @@ def fit(
         confidence=confidence,
         patches=patches,
         resolution=resolution,
+        levels=levels,
+        bands=bands,
         seed=seed,
         reason_images=reason_images,
         detection_images=detection_images,
@@ -168,6 +187,8 @@ def print_fit(console: "Console", detector: "Detector", out: Path) -> None:
     for caution in detector.cautions_:
         options.notice(console, f"caution: {caution}", "yellow")
     options.notice(console, seen_text(detector.transform_))
+    if (mapping := detector.transform_.levels) is not None:
+        options.notice(console, mapping.text)
     if tried := tried_text(detector.state_.fitted.resolutions):
         options.notice(console, tried)
     options.notice(console, f"{out}: {detector.guarantee_.text}")

@@ -2,7 +2,8 @@
 
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from datetime import datetime
 from functools import partial
@@ -101,7 +102,7 @@ def score(
     from discopatch.gate import FolderGate, folder_test
     from discopatch.images import RefusalReport, list_source
     from discopatch.images.stores import without_options
-    from discopatch.results import UNUSUAL_SHAPE, Predictions, as_row, column_types
+    from discopatch.results import Predictions, as_row, column_types
     from discopatch.utils import check_output
 
     console, reading = Console(stderr=True), options.readers_of(workers)
@@ -132,7 +133,7 @@ def score(
         raise typer.BadParameter(f"--{', --'.join(given)}: for scores in parts; give --out too")
     for written in filter(None, (report, boxes)):
         check_output(written)
-    refusals, flagged, unusual = RefusalReport(), 0, 0
+    refusals, flagged, cautions = RefusalReport(), 0, Counter[str]()
     fitted = options.load(detector, **load)
     names = fitted.component_names
     folder = FolderGate(fitted, fail_rate=fail_rate, groups=groups or "fitted")
@@ -151,10 +152,10 @@ def score(
         predictions = builder.collect(predicted)
 
     def read() -> "Iterator[Prediction]":
-        nonlocal flagged, unusual
+        nonlocal flagged
         for done, prediction in enumerate(predictions, start=1):
             flagged += bool(prediction.is_ood)
-            unusual += prediction.caution == UNUSUAL_SHAPE
+            cautions.update(filter(None, (prediction.caution or "").split(",")))
             folder.add(prediction)
             yield prediction
             bar(done)
@@ -175,7 +176,7 @@ def score(
         options.notice(console, selection_text(refusals.accepted, len(fitted.calibration_scores_), fdr))
     if refusals:
         options.notice(console, refusals.summary(), "yellow")
-    notice_shapes(console, unusual)
+    notice_cautions(console, cautions)
     notice_unread(console, listed.reading)
     if report is not None:
         title, created = ", ".join(map(without_options, images)), datetime.now().astimezone().isoformat()
@@ -216,11 +217,14 @@ def selection_text(images: int, calibration: int, fdr: float) -> str:
     return text
 
 
-def notice_shapes(console: "Console", count: int) -> None:
-    """Prints how many images have another shape than all normal images."""
-    if count:
-        images = "1 image has" if count == 1 else f"{count:,} images have"
-        options.notice(console, f"{images} a shape that no normal image had", "yellow")
+def notice_cautions(console: "Console", counts: "Mapping[str, int]") -> None:
+    """Prints how many images have each caution."""
+    from discopatch.results import CAUTIONS
+
+    for name, count in counts.items():
+        if count:
+            images = "1 image has" if count == 1 else f"{count:,} images have"
+            options.notice(console, f"{images} {CAUTIONS[name]}", "yellow")
 
 
 def notice_unread(console: "Console", reading: "Reading") -> None:
@@ -368,6 +372,6 @@ def show_summary(console: "Console", folder: "ScoresFolder", run: "Run | None" =
         options.notice(console, line)
     if summary.refusals:
         options.notice(console, summary.refusals.summary(), "yellow")
-    notice_shapes(console, summary.unusual_shapes)
+    notice_cautions(console, summary.cautions)
     notice_unread(console, summary.reading)
     return summary

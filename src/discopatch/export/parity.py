@@ -15,6 +15,7 @@ from discopatch.errors import ExportError, NoImagesError
 from discopatch.images import (
     DEFAULT_LIMITS,
     Limits,
+    NamedImage,
     Pixels,
     RefusalReport,
     Transform,
@@ -171,13 +172,13 @@ def measure_parity(detector: "Detector", runtime: "Runtime", references: Referen
     spread = float(detector.calibration_scores_.std())
     if not spread > 0:
         raise ExportError("all calibration scores are equal, so that exports cannot be compared: fit on more images")
-    images = list(references.pixels)
+    images = [NamedImage(str(number), pixels) for number, pixels in enumerate(references.pixels)]
     expected, found = (each.predict(images, workers=1) for each in (detector, runtime))
     difference = (found.scores - expected.scores) / spread
     mapped = np.unique(np.linspace(0, len(images) - 1, N_MAPS).round().astype(int))
     measured: dict[str, Any] = {}
     if int8:
-        corrupted = [corrupt_in_turn(image, index) for index, image in enumerate(images)]
+        corrupted = [NamedImage("", corrupt_in_turn(each.pixels, index)) for index, each in enumerate(images)]
         measured["auroc_detector"] = auroc(expected.scores, detector.score(corrupted, workers=1))
         measured["auroc_export"] = auroc(found.scores, runtime.score(corrupted, workers=1))
     return Parity(

@@ -46,7 +46,7 @@ from discopatch.results import (
     check_finite,
     component_scores,
     explain_components,
-    shape_caution,
+    image_caution,
 )
 from discopatch.utils import file_contains, require, threads_setting
 
@@ -176,7 +176,7 @@ class Runtime(FittedDetector):
         score = float(output[SCORE])
         check_finite(item.name, score)
         check_finite(item.name, float(output[PLACE_MAP].sum()))
-        caution = shape_caution(item.size, self._aspects)
+        caution = image_caution(item, self._aspects)
         prediction = Prediction.make(item.name, score, self._calibration, self._components(output), caution)
         anomaly_map = enlarge(output[PLACE_MAP], self.metadata.place_level, item.pixels.shape[:2])
         components = explain_components(prediction, (), anomaly_map)

@@ -1,7 +1,7 @@
 """Bytes, PIL images and arrays become RGB of 8 bits, by rules that never depend on the content.
 
-EXIF orientation is applied. Transparency is composited on white. Grey of 16 bits is divided by 257, so that
-the full range stays the full range; of colours of 16 bits Pillow keeps the upper byte. Floats lie in [0, 1].
+EXIF orientation is applied. Transparency is composited on white. Without levels, grey of 16 bits is divided by 257, so
+that the full range stays the full range; of colours of 16 bits Pillow keeps the upper byte. Floats lie in [0, 1].
 """
 
 import io
@@ -23,17 +23,20 @@ from PIL.PngImagePlugin import PngImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
-from discopatch.errors import ImageError
+from discopatch.errors import DiscopatchError, ImageError, MissingExtraError
+from discopatch.images.deep import READERS, TiffHeader, check_tiff, dicom_header, from_array
 from discopatch.images.image import DEFAULT_LIMITS, Limits, Pixels, RefusalReason, check_bytes, check_pixels
+from discopatch.images.levels import BYTES, Values
 from discopatch.images.transform import SCALED
 
 IMAGE_SUFFIXES = (
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".mpo", ".png", ".apng", ".webp", ".tif", ".tiff", ".bmp", ".gif"),
     *(".heic", ".heif", ".heics", ".heifs", ".hif", ".avif", ".avifs"),
+    *(".dcm", ".dicom"),
 )
 OTHER_SUFFIXES = (  # of images that are not read: they are refused, not passed over
     *(".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".rw2", ".orf", ".pef", ".srw", ".jp2", ".j2k", ".jxl", ".psd"),
-    *(".svg", ".eps", ".dcm", ".exr", ".hdr", ".svs", ".ndpi", ".czi", ".ppm", ".pgm", ".pnm", ".tga", ".ico", ".fits"),
+    *(".svg", ".eps", ".exr", ".hdr", ".svs", ".ndpi", ".czi", ".ppm", ".pgm", ".pnm", ".tga", ".ico", ".fits"),
 )
 SHARD_SUFFIXES = (".tar", ".tar.gz", ".tgz")
 OTHER_ARCHIVES = (
@@ -49,6 +52,7 @@ _ALL_IMAGES, _ALL_ARCHIVES = IMAGE_SUFFIXES + OTHER_SUFFIXES, SHARD_SUFFIXES + O
 # The first bytes of each format. Pillow's classes are called directly because Image.open warns of large images, and a
 # warning cannot be silenced from several threads without disturbing the caller's filters.
 _FORMATS: dict[str, tuple[re.Pattern[bytes], type[ImageFile] | None]] = {
+    "DICOM": (re.compile(rb".{128}DICM", re.DOTALL), None),  # first, since it may also begin as a TIFF
     "JPEG": (re.compile(rb"\xff\xd8\xff"), JpegImageFile),
     "PNG": (re.compile(rb"\x89PNG\r\n\x1a\n"), PngImageFile),
     "TIFF": (re.compile(rb"II[*+]\0|MM\0[*+]"), TiffImageFile),
@@ -58,14 +62,15 @@ _FORMATS: dict[str, tuple[re.Pattern[bytes], type[ImageFile] | None]] = {
     "AVIF": (re.compile(rb"....ftyp(?:....)*?avi[fs]", re.DOTALL), AvifImageFile),
     "HEIF": (re.compile(rb"....ftyp(?:....)*?(?:hei[cxms]|hev[cxms]|mif[12]|msf1)", re.DOTALL), None),
 }
-SIGNATURE = 64  # bytes at the beginning of a file
+SIGNATURE = 132  # bytes at the beginning of a file
 
 MAX_SCANS = 64  # of a progressive JPEG; writers make about ten, and each is a pass over all pixels
 _NEXT_MARKER = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
-_TILE_WIDTH, _TILE_LENGTH, _SUBFILE, _SUB_IMAGES, _DNG = 322, 323, 254, 330, 50706  # tags of TIFF
 
 # A list may hold one image twice, and Pillow's loading on first use is not safe for two threads.
 _LAZY_LOADING = threading.Lock()
+
+NO_LEVELS = "deeper than 8 bits, and there are no levels: fit a detector on such images, or scale them to 8 bits"
 
 # Pillow's errors for a file that is whole, but of a kind that it cannot read.
 _UNSUPPORTED = re.compile(
@@ -109,7 +114,7 @@ def identify(data: bytes, name: str = "") -> str:
         detail = f"files of .{suffix} are not read: convert them to PNG or TIFF of 8 or 16 bits, the same way for all"
         raise ImageError(RefusalReason.UNSUPPORTED, detail)
     if kind is None:
-        detail = "not a JPEG, PNG, WebP, TIFF, BMP, GIF, HEIC or AVIF file: convert it to one of these"
+        detail = "not a JPEG, PNG, WebP, TIFF, BMP, GIF, HEIC, AVIF or DICOM file: convert it to one of these"
         raise ImageError(RefusalReason.NOT_AN_IMAGE, detail)
     return kind
 
@@ -135,6 +140,19 @@ def decode(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Pixels:
     return np.array(rgb_from_bytes(data, limits))
 
 
+def stored_values(content: bytes | Image.Image | NDArray[Any], limits: Limits, name: str = "") -> Values | None:
+    """The pixels as they are stored in a file or in memory; None where they have 8 bits."""
+    if isinstance(content, np.ndarray):
+        return from_array(content, limits)
+    if isinstance(content, Image.Image):
+        with _pillow_errors_refuse(content.format or "image"), _LAZY_LOADING:
+            return from_array(np.asarray(_upright(content)), limits) if content.mode[0] in "IF" else None
+    check_bytes(len(content), limits)
+    kind = identify(content, name)
+    with _pillow_errors_refuse(kind):
+        return READERS[kind](content, limits) if kind in READERS else None
+
+
 def rgb_from_bytes(data: bytes, limits: Limits, name: str = "", *, side: int | None = None) -> Image.Image:
     """An encoded image in RGB, of several frames the first; it goes by the content, and the size is checked first.
 
@@ -143,13 +161,18 @@ def rgb_from_bytes(data: bytes, limits: Limits, name: str = "", *, side: int | N
     """
     check_bytes(len(data), limits)
     kind = identify(data, name)
+    if kind == "DICOM":
+        values = stored_values(data, limits, name)
+        if values is None or values.kind not in BYTES:
+            raise ImageError(RefusalReason.UNSUPPORTED, NO_LEVELS)
+        return rgb_from_array(values.bands, limits)
     with _pillow_errors_refuse(kind):
         if kind == "WebP":
             check_pixels(*_webp_size(data), limits, min_side=0)  # Pillow allocates all pixels as it opens the file
         image = _open(kind, data)
         check_pixels(image.height, image.width, limits)
         if isinstance(image, TiffImageFile):
-            _check_tiff(image, data, limits)
+            check_tiff(image, data, limits)
         if kind == "JPEG" and image.info.get("progressive"):
             check_scans(data)
         stored = image.size
@@ -170,7 +193,10 @@ def size_of(data: bytes, name: str = "") -> tuple[int, int]:
     """Height and width of an encoded image as it is shown, from its header, or ImageError."""
     kind = identify(data, name)
     with _pillow_errors_refuse(kind):
-        image = _open(kind, data)
+        if kind == "DICOM":
+            header = dicom_header(data)
+            return int(header.Rows), int(header.Columns)
+        image = TiffHeader(io.BytesIO(data)) if kind == "TIFF" else _open(kind, data)
         turned = image.getexif().get(ExifTags.Base.Orientation, 1) in range(5, 9)
     return image.size if turned else image.size[::-1]
 
@@ -178,9 +204,8 @@ def size_of(data: bytes, name: str = "") -> tuple[int, int]:
 def count_pixels(data: bytes, name: str = "") -> int:
     """Number of pixels of an encoded image, from its header, or ImageError."""
     kind = identify(data, name)
-    with _pillow_errors_refuse(kind):
-        # Pillow allocates all pixels of a WebP as it opens the file.
-        height, width = _webp_size(data) if kind == "WebP" else _open(kind, data).size
+    # Pillow allocates all pixels of a WebP as it opens the file.
+    height, width = _webp_size(data) if kind == "WebP" else size_of(data, name)
     return height * width
 
 
@@ -220,15 +245,6 @@ def _webp_size(data: bytes) -> tuple[int, int]:
     return height, width
 
 
-def _check_tiff(image: TiffImageFile, data: bytes, limits: Limits) -> None:
-    """Raises ImageError for a raw file, whose image is a thumbnail, and for tiles of too many pixels."""
-    tags = image.tag_v2
-    if data[8:10] == b"CR" or _DNG in tags or (_SUB_IMAGES in tags and tags.get(_SUBFILE, 0) & 1):
-        detail = "a raw file of a camera is not read: develop it to TIFF or JPEG, the same way for all"
-        raise ImageError(RefusalReason.UNSUPPORTED, detail)
-    check_pixels(tags.get(_TILE_LENGTH, 1), tags.get(_TILE_WIDTH, 1), limits, min_side=0)
-
-
 def check_scans(data: bytes) -> None:
     """Raises ImageError for a progressive JPEG of very many scans, which takes hours."""
     place, scans = 2, 0
@@ -245,15 +261,18 @@ def _pillow_errors_refuse(kind: str) -> Iterator[None]:
     """Turns what Pillow raises on a bad file, which can be any exception, into an ImageError."""
     try:
         yield
-    except ImageError:
+    except MissingExtraError as error:
+        raise ImageError(RefusalReason.UNSUPPORTED, str(error)) from error
+    except DiscopatchError:
         raise
     except (MemoryError, Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise ImageError(RefusalReason.TOO_LARGE, f"{kind} too large to decode: scale it down") from error
     except Exception as error:
+        cause = type(error).__name__ if kind == "DICOM" else error  # pydicom may cite the name of a patient
         if _UNSUPPORTED.search(str(error)):
-            detail = f"a kind of {kind} that cannot be read ({error}): save it as RGB of 8 bits"
+            detail = f"a kind of {kind} that cannot be read ({cause}): save it as RGB of 8 bits"
             raise ImageError(RefusalReason.UNSUPPORTED, detail) from error
-        detail = f"{kind} cut short or damaged ({error}): copy it again"
+        detail = f"{kind} cut short or damaged ({cause}): copy it again"
         raise ImageError(RefusalReason.TRUNCATED, detail) from error
 
 
@@ -281,8 +300,7 @@ def _rgb(image: Image.Image) -> Image.Image:
             grey[deep == image.info["transparency"]] = 255
         image = Image.fromarray(grey)
     if image.mode == "I":
-        detail = "integers of 32 bits, whose range is unknown: scale them to 8 or 16 bits"
-        raise ImageError(RefusalReason.UNSUPPORTED, detail)
+        raise ImageError(RefusalReason.UNSUPPORTED, NO_LEVELS)
     if not image.has_transparency_data:
         return image if image.mode == "RGB" else image.convert("RGB")
     translucent = image if image.mode == "RGBA" else image.convert("RGBA")

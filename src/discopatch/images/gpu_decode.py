@@ -260,7 +260,8 @@ class LazyImage(NamedImage):
 
     def __init__(self, name: str, size: tuple[int, int], fetch: Callable[[], Pixels], row: int) -> None:
         """`fetch` gives the images of a batch, of which this one has the number `row`."""
-        for key, value in (("name", name), ("original", size), ("_fetch", fetch), ("_row", row)):
+        fixed = ("name", name), ("original", size), ("out_of_range", False)
+        for key, value in (*fixed, ("_fetch", fetch), ("_row", row)):
             object.__setattr__(self, key, value)
 
     @property

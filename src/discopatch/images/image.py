@@ -25,6 +25,7 @@ class NamedImage:
     name: str
     pixels: Pixels
     original: tuple[int, int] | None = None  # height and width before the transform, where there was one
+    out_of_range: bool = False  # more values than in normal images were clipped to black or white
 
     @property
     def size(self) -> tuple[int, int]:

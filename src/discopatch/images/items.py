@@ -11,8 +11,17 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from discopatch.errors import DiscopatchError, ImageError, StoreError
-from discopatch.images.decode import SIGNATURE, is_image_start, rgb_from_array, rgb_from_bytes, rgb_from_image, size_of
+from discopatch.images.decode import (
+    SIGNATURE,
+    is_image_start,
+    rgb_from_array,
+    rgb_from_bytes,
+    rgb_from_image,
+    size_of,
+    stored_values,
+)
 from discopatch.images.image import EXAMPLES, Limits, RefusalReason, check_bytes
+from discopatch.images.levels import Levels, Values
 from discopatch.images.stores import Stamp, StorePath, cause_of
 
 Place: TypeAlias = Path | StorePath
@@ -46,7 +55,8 @@ class Item:
 
     name: str
     content: Content
-    original: tuple[int, int] | None = None  # height and width before an earlier transform
+    original: tuple[int, int] | None = None  # of an image in 8 bits for the network: height and width as it was
+    out_of_range: bool = False  # as in NamedImage
 
     @property
     def size(self) -> int:
@@ -75,8 +85,10 @@ class Item:
         assert isinstance(self.content, np.ndarray)
         return self.content.shape[0], self.content.shape[1]
 
-    def decode(self, limits: Limits, *, side: int | None = None) -> Image.Image:
-        """The image in RGB, or ImageError; `side` as in `rgb_from_bytes`."""
+    def decode(self, limits: Limits, *, side: int | None = None, levels: Levels | None = None) -> Image.Image:
+        """The image in RGB, through the levels where there are some, or ImageError; `side` as in `rgb_from_bytes`."""
+        if levels is not None and self.original is None:
+            return levels.apply(self.values(limits))
         data = self.encoded(limits)
         if data is not None:
             return rgb_from_bytes(data, limits, self.name, side=side)
@@ -84,6 +96,11 @@ class Item:
             return rgb_from_image(self.content, limits)
         assert isinstance(self.content, np.ndarray)
         return rgb_from_array(self.content, limits)
+
+    def values(self, limits: Limits) -> Values | None:
+        """The pixels as they are stored, or ImageError; None where they have 8 bits."""
+        data = self.encoded(limits)
+        return stored_values(self.content if data is None else data, limits, self.name)  # type: ignore[arg-type]
 
 
 def open_place(place: Place) -> Any:

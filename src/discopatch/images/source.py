@@ -149,7 +149,7 @@ def _list(source: object, numbers: "count[int]", reading: Reading) -> Iterator[o
         case Item() | Shard():
             yield source
         case NamedImage():
-            yield Item(source.name, source.pixels, source.original)
+            yield Item(source.name, source.pixels, source.size, source.out_of_range)
         case Refusal():
             yield Item(source.name, ImageError(source.reason, source.detail))
         case bytes() | bytearray() | memoryview():

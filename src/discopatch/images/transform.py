@@ -17,6 +17,7 @@ from PIL import Image
 
 from discopatch.errors import ParameterError, SchemaError, TransformError
 from discopatch.images.image import Pixels
+from discopatch.images.levels import Levels
 from discopatch.schema import between, check_fields, length, read_fields, shorten
 
 Fit = Literal["crop", "squash", "whole"]
@@ -33,7 +34,7 @@ _DEFINITION_VERSION = 1  # raise it whenever the same fields would give other pi
 MULTIPLE = 32  # pixels: a side of an image after the transform `whole` is a multiple of it
 LEAST = 2  # multiples: a patch of the paper's network has 64 pixels
 IGNORED = 128  # the grey of pixels that are ignored
-_USUAL = {"pixels": "symmetric", "decoder": "pillow", "shape": None, "ignore": None}  # of fields of later definitions
+_USUAL = {"pixels": "symmetric", "decoder": "pillow", **dict.fromkeys(("shape", "ignore", "levels"))}  # of later fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,7 @@ class Transform:
     decoder: Decoder = "pillow"
     shape: Annotated[tuple[Annotated[int, between(MULTIPLE, MAX_LONG)], ...], length(2, 2)] | None = None
     ignore: Annotated[str, length(1, 2**20)] | None = None  # a PNG in base64, white where pixels are ignored
+    levels: Levels | None = None  # of deep images, which are mapped to bytes before all else
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -144,7 +146,7 @@ class Transform:
         """The definition, ready for JSON; fields of later versions are left out where they are as usual."""
         fields = {"version": _DEFINITION_VERSION, **asdict(self)}
         own = {name: value for name, value in fields.items() if _USUAL.get(name) != value}
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in own.items()}
+        return dict(json.loads(json.dumps(own)))  # with lists for tuples
 
     @classmethod
     def from_dict(cls, definition: object) -> Self:

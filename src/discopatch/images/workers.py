@@ -79,14 +79,14 @@ def read_images(
     The stream is the same for any number of `workers`, which read, decode and transform a few images ahead. Workers are
     threads; on many cores `Processes` are faster. Images that exceed the `limits` are refused unread.
 
-    EXIF orientation is applied, transparency is composited on white, grey of 16 bits is divided by 257, and
-    of an animation the first frame is taken. A path that holds no image raises NoImagesError, a store that cannot be
-    reached StoreError.
+    EXIF orientation is applied, transparency is composited on white, grey of 16 bits is divided by 257 unless the
+    transform has levels, and of an animation the first frame is taken. A path that holds no image raises NoImagesError,
+    a store that cannot be reached StoreError.
     """
     if count_of(workers) < 1:
         raise ParameterError(f"workers={workers}: needs at least one worker")
     items = list_source(source).items(limits)
-    if isinstance(transform, Transform) and transform.decoder == "nvimgcodec":
+    if isinstance(transform, Transform) and transform.decoder == "nvimgcodec" and transform.levels is None:
         from discopatch.images.gpu_decode import decode_batches
 
         batches = decode_batches(items, transform, size=_ON_GPU, workers=workers, limits=limits)
@@ -109,7 +109,7 @@ def read_batches(
     `device`, or on the current one.
     """
     items = _items_of(sources, limits)
-    if transform.decoder == "nvimgcodec":
+    if transform.decoder == "nvimgcodec" and transform.levels is None:
         from discopatch.images.gpu_decode import decode_batches
 
         return decode_batches(items, transform, size=size, workers=workers, limits=limits, device=device)
@@ -158,15 +158,16 @@ def of_one_shape(items: Iterable[T], image: Callable[[T], "NDArray[Any] | torch.
 
 def read_item(item: Item, transform: Callable[[Pixels], Pixels] | None, limits: Limits) -> NamedImage | Refusal:
     """One image through the transform, or the reason why it cannot be read."""
-    side = transform.decoded_side if isinstance(transform, Transform) else None
+    side, levels = (transform.decoded_side, transform.levels) if isinstance(transform, Transform) else (None, None)
     try:
-        image = item.decode(limits, side=side)
+        image = item.decode(limits, side=side, levels=levels)
     except ImageError as error:
         return Refusal(item.name, error.reason, error.detail)
     if isinstance(transform, Transform):
         before = image.info.get(SCALED)
         size = item.original or (before if isinstance(before, tuple) else (image.height, image.width))
-        return NamedImage(item.name, transform.resize(image), size)
+        out_of_range = item.out_of_range or (levels is not None and levels.is_out_of_range(image))
+        return NamedImage(item.name, transform.resize(image), size, out_of_range)
     pixels = np.array(image)
     return NamedImage(item.name, pixels if transform is None else transform(pixels))
 

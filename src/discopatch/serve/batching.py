@@ -12,6 +12,7 @@ from PIL import Image
 
 from discopatch.images import Item, Limits
 from discopatch.images.decode import count_pixels
+from discopatch.images.levels import Levels
 from discopatch.serve.limits import busy
 
 
@@ -42,13 +43,13 @@ class BoundedItem(Item):
 
     budget: PixelBudget
 
-    def decode(self, limits: Limits, *, side: int | None = None) -> Image.Image:
+    def decode(self, limits: Limits, *, side: int | None = None, levels: Levels | None = None) -> Image.Image:
         pixels = count_pixels(data, self.name) if (data := self.encoded(limits)) else 0
         if pixels > limits.max_pixels:  # it is refused by its header
-            return Item.decode(self, limits, side=side)
+            return Item.decode(self, limits, side=side, levels=levels)
         taken = self.budget.take(pixels)
         try:
-            image = Item.decode(self, limits, side=side)
+            image = Item.decode(self, limits, side=side, levels=levels)
         except BaseException:
             self.budget.give(taken)
             raise
