@@ -98,9 +98,9 @@ def test_without_a_database_it_is_in_the_folder_for_states(
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     assert run("watch", folder, "--detector", saved, "--once", *QUICK).status == 0
-    assert default_database(saved, folder).parent == tmp_path / "state" / "discopatch"
-    assert default_database(saved, folder).exists()
-    assert default_database(saved, tmp_path) != default_database(saved, folder)
+    assert default_database(saved, str(folder)).parent == tmp_path / "state" / "discopatch"
+    assert default_database(saved, str(folder)).exists()
+    assert default_database(saved, str(tmp_path)) != default_database(saved, str(folder))
 
 
 @pytest.mark.slow

@@ -35,7 +35,9 @@ message_option = partial(typer.Option, rich_help_panel="Messages")
 def watch(
     source: Annotated[str, typer.Argument(help=SOURCE)],
     detector: options.Detector,
-    once: Annotated[bool, typer.Option("--once", help="Score the files that are there, or one frame of a stream, and end.")] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="Score the files that are there, or one frame of a stream, and end.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print each line as JSON.")] = False,
     recursive: Annotated[bool, file_option("--recursive", help="Include subfolders.")] = False,
     poll: Annotated[float | None, file_option(help=POLL, min=0.01)] = None,
@@ -89,7 +91,7 @@ def watch(
     else:
         times = {"every": every, "group": group}
         arriving = frames.Frames(source, **{key: value for key, value in times.items() if value is not None})
-    place = database or default_database(located.path, arriving.name)
+    place = database or default_database(located.path, source if "://" in source else arriving.name)
     if is_folder:
         check_places(Path(source), place, parquet)
     loaded = discopatch.load(located.path, networks=networks or (), device=device)

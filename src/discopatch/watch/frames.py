@@ -44,9 +44,9 @@ EVENT_FOLDER = re.compile(r"(alarm|flagged)-\d{8}T\d{6}\.\d{6}Z")
 class Frames(Source):
     """One frame in `every` seconds of a video file, a device or an address.
 
-    A file is read to its end, no faster than its frames are scored, and later continued behind the last stored frame. A
-    stream goes on: frames for which the detector is too slow are dropped and counted, and when it breaks off or nothing
-    arrives for `timeout` seconds, it is opened again. Of the frames within `group` seconds the first counts as evidence.
+    A file is read to its end, no faster than its frames are scored, and later continued behind the last stored frame.
+    A stream goes on: frames for which the detector is too slow are dropped and counted, and it is opened again when it
+    breaks off or nothing arrives for `timeout` seconds. Of the frames within `group` seconds the first is evidence.
     """
 
     def __init__(self, place: str, *, every: float = EVERY, group: float = GROUP, timeout: float = TIMEOUT) -> None:
@@ -69,10 +69,14 @@ class Frames(Source):
                 self._address, self._format = str(path), "v4l2"
         self._identity = "live" if self.is_live else stamp_of(path.stat())
         self._last = self._group_start = -inf  # seconds: the last frame that was taken, and the first of its group
-        self._taken, self.lost = 0, {"dropped": 0, "damaged": 0, "interrupted": 0}
+        self._taken, self._lost = 0, {"dropped": 0, "damaged": 0, "interrupted": 0}
         self._queue: queue.Queue[Arrival] = queue.Queue(QUEUE)
         self._arrived = threading.Event()
         self._error: Exception | None = None
+
+    @property
+    def lost(self) -> dict[str, int]:  # type: ignore[override]
+        return dict(self._lost)
 
     @property
     def waiting(self) -> list[str]:  # type: ignore[override]
@@ -129,7 +133,7 @@ class Frames(Source):
                     raise RunError(f"{self.name} cannot be read ({reason}): {remedy}") from None
             if stopped.is_set():
                 return
-            self.lost["interrupted"] += self._taken > before
+            self._lost["interrupted"] += self._taken > before
             failures = 0 if self._taken > before else failures + 1
             self.away = f"{self.name} sends no frames ({reason})"
             stopped.wait(min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(failures, 9)))
@@ -147,7 +151,7 @@ class Frames(Source):
             if self._last > 0 and video.start_time is not None:
                 with suppress(av.FFmpegError):  # where it cannot be sought, it is read from the beginning
                     container.seek(int((self._last + start) / base), stream=video)
-            number, end, seen = 0, 0.0, time.monotonic()
+            number, whole, end, seen = 0, 0, 0.0, time.monotonic()
             for packet in container.demux():
                 if stopped.is_set():
                     return
@@ -159,7 +163,7 @@ class Frames(Source):
                 try:
                     frames = packet.decode()
                 except av.InvalidDataError:
-                    self.lost["damaged"] += number > 0 or not self.is_live  # a stream may begin within a group
+                    self._lost["damaged"] += whole > 0 or not self.is_live  # a stream begins between two key frames
                     continue
                 for frame in frames:
                     assert isinstance(frame, av.VideoFrame)
@@ -168,18 +172,20 @@ class Frames(Source):
                         seconds = seen
                     seconds = number / rate if seconds is None else seconds - start
                     if frame.is_corrupt:
-                        self.lost["damaged"] += 1
-                    elif self._is_due(seconds):
+                        self._lost["damaged"] += whole > 0 or not self.is_live
+                        continue
+                    whole += 1
+                    if self._is_due(seconds):
                         self._take(frame, seconds, stopped)
                         if once and self.is_live:
                             return
-            whole = (video.duration or 0) * base
-            if not self.is_live and (not number or end < whole - 1):
-                where = f"ends after {end:.1f} s of {whole:.1f} s" if number else "has no frame that can be decoded"
+            length = (video.duration or 0) * base
+            if not self.is_live and (not whole or end < length - 1):
+                where = f"ends after {end:.1f} s of {length:.1f} s" if whole else "has no frame that can be decoded"
                 raise RunError(f"{self.name} {where}: copy it again; the frames before are stored")
 
     def _is_due(self, seconds: float) -> bool:
-        """Whether the frame is to be taken; after a jump back of the time it is, unless that is before the resumption."""
+        """Whether the frame is to be taken, also when the time has jumped back, but for frames that are stored."""
         ahead = seconds - self._last
         return ahead >= self._every - ROUNDING or (ahead < 0 and self._taken > 0)
 
@@ -188,7 +194,7 @@ class Frames(Source):
         self._last, self._taken, self.away = seconds, self._taken + 1, None
         if self.is_live:
             now = datetime.now(UTC)
-            seconds, name = now.timestamp(), f"camera {now:%Y-%m-%dT%H:%M:%S}.{now.microsecond // 1000:03d}Z"
+            seconds, name = now.timestamp(), f"camera {now:%Y-%m-%dT%H:%M:%S.%f}Z"
         else:
             minutes, milliseconds = divmod(round(1000 * seconds), 60_000)
             moment = f"{minutes // 60:02d}:{minutes % 60:02d}:{milliseconds / 1000:06.3f}"
@@ -205,7 +211,7 @@ class Frames(Source):
             if self.is_live:
                 with suppress(queue.Empty):
                     self._queue.get_nowait()
-                    self.lost["dropped"] += 1
+                    self._lost["dropped"] += 1
         self._arrived.set()
 
 
@@ -238,7 +244,11 @@ class KeptFrames:
 def shown(address: str) -> str:
     """The address without user and password, also where a camera has them in its path or query."""
     scheme, _, rest = address.partition("://")
-    return f"{scheme}://{re.split(r'[?#;]|[^/]*=', rest.rpartition('@')[2])[0]}"
+    end = re.search("[/?#]|$", rest).start()  # type: ignore[union-attr] - it always matches
+    if "@" in rest[end:]:  # perhaps of a password that is not quoted
+        return f"{scheme}://..."
+    path = re.split("[?#;]", rest[end:])[0]
+    return f"{scheme}://{rest[:end].rpartition('@')[2]}{re.split('[^/]*=', path)[0]}"
 
 
 def with_password(address: str) -> str:

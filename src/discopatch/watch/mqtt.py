@@ -6,6 +6,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
@@ -77,7 +78,7 @@ class Mqtt:
 
     def put_state(self, state: Mapping[str, Any]) -> None:
         """Publishes the state, now or with the next connection."""
-        self._state = json.dumps(state)
+        self._state = json.dumps({**state, "time": datetime.now(UTC).isoformat()})
         if self._connected.is_set():
             self._publish("state", self._state)
 
@@ -167,6 +168,8 @@ def parts_of(address: str) -> tuple[str, int, str | None, str, bool]:
     if not port or not parts.hostname or "#" in address or "?" in address or re.search(r"[+#\x00-\x1f]", prefix):
         raise ParameterError("--mqtt is no address of a broker: give one such as mqtts://user@host/topic/prefix")
     if parts.password is not None:
-        raise ParameterError(f"--mqtt has a password, which other users of this machine can see: put it into {PASSWORD}")
+        raise ParameterError(
+            f"--mqtt has a password, which other users of this machine can see: put it into {PASSWORD}"
+        )
     user = None if parts.username is None else unquote(parts.username)
     return parts.hostname, port, user, prefix, parts.scheme == "mqtts"

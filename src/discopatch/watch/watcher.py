@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -275,7 +276,6 @@ class Watcher:
             "source": legible(self._source.name),
             "detector": self._name,
             "digest": self._detector.digest_,
-            "time": utc(time.time()),
         }
 
 
@@ -285,7 +285,8 @@ def utc(seconds: float) -> str:
 
 def default_database(detector: Path, source: str) -> Path:
     """The history of that detector and source in the user's state folder, on a local disk."""
-    key = sha256(b"\0".join(os.fsencode(part) for part in (os.path.abspath(detector), source)))  # noqa: PTH100
+    parts = os.path.abspath(detector), re.sub(r"(?<=://)[^/]*@", "", source)  # noqa: PTH100
+    key = sha256(b"\0".join(map(os.fsencode, parts)))
     return default_path(f"{resolved(detector).name}-{key.hexdigest()[:8]}")
 
 
