@@ -100,9 +100,9 @@ class Camera:
 
     def _serve(self, client: socket.socket) -> None:
         with suppress(OSError), client, client.makefile("rb") as lines:
-            while self.is_on and (first := lines.readline()):
-                if first[:1] == b"$":  # a report of the receiver
-                    lines.read(int.from_bytes((first + lines.read(4))[2:4], "big"))
+            while self.is_on and (first := lines.read(1)):
+                if first == b"$":  # a report of the receiver
+                    lines.read(int.from_bytes(lines.read(3)[1:], "big"))
                     continue
                 head = first + b"".join(iter(lines.readline, b"\r\n"))
                 self._answer(client, head.decode())

@@ -270,6 +270,7 @@ def test_a_silent_camera_is_opened_again_and_a_stop_does_not_wait_for_it(
             until(lambda: watched.events() == ["away"])
             camera.is_silent = False
             until(lambda: watched.events() == ["away", "away-ended"])
+        assert not [each for each in camera.requests if each.startswith("PAUSE")], "a stream is not sought"
         camera.is_silent = True
         stalled = Watched(tmp_path, f"rtsp://127.0.0.1:{camera.port}/live", timeout=600)
         with stalled.running():

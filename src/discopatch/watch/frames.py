@@ -148,7 +148,7 @@ class Frames(Source):
             video = container.streams.video[0]
             base = float(video.time_base or 0)
             start, rate, made_up = (video.start_time or 0) * base, float(video.average_rate or 25), NO_CLOCK
-            if self._last > 0 and video.start_time is not None:
+            if not self.is_live and self._last > 0 and video.start_time is not None:
                 with suppress(av.FFmpegError):  # where it cannot be sought, it is read from the beginning
                     container.seek(int((self._last + start) / base), stream=video)
             number, whole, end, seen = 0, 0, 0.0, time.monotonic()
