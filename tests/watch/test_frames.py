@@ -145,10 +145,10 @@ def test_other_containers_and_a_stream_without_times_have_the_same_frames(tmp_pa
 
 def test_a_killed_watch_of_a_file_continues_with_the_frames_of_one_that_was_not(tmp_path: Path, clip: Path) -> None:
     (tmp_path / "other").mkdir()
-    whole, options = Watched(tmp_path / "other", clip, every=0.3, group=1), {"every": 0.3, "group": 1}
+    whole = Watched(tmp_path / "other", clip, every=0.3, group=1)
     expected = whole.run()
     assert expected == clip_names(*range(0, 100, 3))
-    watched = Watched(tmp_path, clip, **options)
+    watched = Watched(tmp_path, clip, every=0.3, group=1)
     for kill in (3, 2, 2):
         if (pid := os.fork()) == 0:
             with History(watched.database) as history:

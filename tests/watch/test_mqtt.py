@@ -69,7 +69,7 @@ class Broker:
         client = Client(CallbackAPIVersion.VERSION2, "subscriber", clean_session=False)  # its messages wait for it
         if login:
             client.username_pw_set(**login)
-        client.on_connect = lambda *_: client.subscribe("#", 1)
+        client.on_connect = lambda *_: client.subscribe("#", 1) and None
         client.on_subscribe = lambda *_: subscribed.set()
         client.on_message = take
         client.reconnect_delay_set(1, 1)

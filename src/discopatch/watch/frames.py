@@ -244,11 +244,11 @@ class KeptFrames:
 def shown(address: str) -> str:
     """The address without user and password, also where a camera has them in its path or query."""
     scheme, _, rest = address.partition("://")
-    end = re.search("[/?#]|$", rest).start()  # type: ignore[union-attr] - it always matches
-    if "@" in rest[end:]:  # perhaps of a password that is not quoted
+    host, *more = re.split("([/?#])", rest, maxsplit=1)
+    if "@" in "".join(more):  # perhaps of a password that is not quoted
         return f"{scheme}://..."
-    path = re.split("[?#;]", rest[end:])[0]
-    return f"{scheme}://{rest[:end].rpartition('@')[2]}{re.split('[^/]*=', path)[0]}"
+    path = re.split("[?#;]", "".join(more))[0]
+    return f"{scheme}://{host.rpartition('@')[2]}{re.split('[^/]*=', path)[0]}"
 
 
 def with_password(address: str) -> str:
