@@ -38,7 +38,7 @@ class Source(ABC):
     name: str  # as it is reported, without a password
     away: str | None = None  # why no image can arrive now, as a sentence
     waiting: Collection[str]  # images that are not scored yet
-    lost: Mapping[str, int] = {}  # counts of what is not scored, by kind
+    lost: dict[str, int]  # counts of what is not scored, by kind
 
     @abstractmethod
     def watch(self, stopped: threading.Event, *, once: bool = False) -> Iterator[None]:
@@ -86,6 +86,7 @@ class Arrivals(Source):
         self.name = str(self.folder)
         self._recursive, self._poll, self._settle, self._clock = recursive, poll, settle, clock
         self._known: dict[str, str] = {}
+        self.lost = {}
         self.waiting: dict[str, tuple[str, float]] = {}  # with the stamp, and since when it is that
         self._listed_at = -RELIST
 

@@ -69,14 +69,10 @@ class Frames(Source):
                 self._address, self._format = str(path), "v4l2"
         self._identity = "live" if self.is_live else stamp_of(path.stat())
         self._last = self._group_start = -inf  # seconds: the last frame that was taken, and the first of its group
-        self._taken, self._lost = 0, {"dropped": 0, "damaged": 0, "interrupted": 0}
+        self._taken, self.lost = 0, {"dropped": 0, "damaged": 0, "interrupted": 0}
         self._queue: queue.Queue[Arrival] = queue.Queue(QUEUE)
         self._arrived = threading.Event()
         self._error: Exception | None = None
-
-    @property
-    def lost(self) -> dict[str, int]:  # type: ignore[override]
-        return dict(self._lost)
 
     @property
     def waiting(self) -> list[str]:  # type: ignore[override]
@@ -89,7 +85,11 @@ class Frames(Source):
             self._last = -inf if self.is_live else last
 
     def complete(self) -> list[Arrival]:
-        return [self._queue.get_nowait() for _ in range(self._queue.qsize())]
+        found: list[Arrival] = []
+        with suppress(queue.Empty):  # the reader may drop one at the same time
+            while len(found) < QUEUE:
+                found.append(self._queue.get_nowait())
+        return found
 
     def watch(self, stopped: threading.Event, *, once: bool = False) -> Iterator[None]:
         """Yields after each frame, and at least every `PAUSE` seconds; with `once` a stream ends after one frame."""
@@ -133,7 +133,7 @@ class Frames(Source):
                     raise RunError(f"{self.name} cannot be read ({reason}): {remedy}") from None
             if stopped.is_set():
                 return
-            self._lost["interrupted"] += self._taken > before
+            self.lost["interrupted"] += self._taken > before
             failures = 0 if self._taken > before else failures + 1
             self.away = f"{self.name} sends no frames ({reason})"
             stopped.wait(min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(failures, 9)))
@@ -143,8 +143,8 @@ class Frames(Source):
         import av
 
         with av.open(self._address, format=self._format, options=self._options, timeout=self._timeout) as container:
-            if not container.streams.video:
-                raise RunError(f"{self.name} has no video: give another file or address")
+            if not container.streams.video:  # a camera that has sent frames may have it again later
+                raise TimeoutError if self._taken else RunError(f"{self.name} has no video: give another source")
             video = container.streams.video[0]
             base = float(video.time_base or 0)
             start, rate, made_up = (video.start_time or 0) * base, float(video.average_rate or 25), NO_CLOCK
@@ -163,7 +163,7 @@ class Frames(Source):
                 try:
                     frames = packet.decode()
                 except av.InvalidDataError:
-                    self._lost["damaged"] += whole > 0 or not self.is_live  # a stream begins between two key frames
+                    self.lost["damaged"] += whole > 0 or not self.is_live  # a stream begins between two key frames
                     continue
                 for frame in frames:
                     assert isinstance(frame, av.VideoFrame)
@@ -172,7 +172,7 @@ class Frames(Source):
                         seconds = seen
                     seconds = number / rate if seconds is None else seconds - start
                     if frame.is_corrupt:
-                        self._lost["damaged"] += whole > 0 or not self.is_live
+                        self.lost["damaged"] += whole > 0 or not self.is_live
                         continue
                     whole += 1
                     if self._is_due(seconds):
@@ -211,7 +211,7 @@ class Frames(Source):
             if self.is_live:
                 with suppress(queue.Empty):
                     self._queue.get_nowait()
-                    self._lost["dropped"] += 1
+                    self.lost["dropped"] += 1
         self._arrived.set()
 
 

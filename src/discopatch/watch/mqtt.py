@@ -24,6 +24,11 @@ TIMEOUT = 10.0  # seconds for the broker to confirm a message
 CONNECT_PAUSE = 2.0  # seconds of the longest wait for a connection
 FIRST_PAUSE, LONGEST_PAUSE = 1, 30  # seconds between tries to connect
 FORBIDDEN = re.compile(r"[%#+/\x00-\x1f\x7f]")  # in a level of a topic; % is the escape
+ENTITIES = (  # of Home Assistant: kind, identity, name and the template of the value in the state
+    ("binary_sensor", "alarm", "Alarm", "'ON' if value_json.alarm else 'OFF'"),
+    ("sensor", "evidence", "Evidence (power of 10)", "value_json.log10_evidence | round(2)"),
+    ("sensor", "flagged", "Flagged images", "(100 * value_json.flagged / [value_json.images, 1] | max) | round(2)"),
+)
 
 
 class Mqtt:
@@ -102,12 +107,12 @@ class Mqtt:
         if reason.is_failure:
             self._on_away(f"{reason}: check user and {PASSWORD}")
             return
+        self._connected.set()  # first, so that a new state is published here or by `put_state`
         for topic, content in self.discovery().items():
             self._publish(topic, json.dumps(content))
         self._publish("availability", "online")
         if self._state is not None:
             self._publish("state", self._state)
-        self._connected.set()
         if self._is_away:
             self._is_away = False
             self._report(f"{self._place} is there again")
@@ -120,40 +125,22 @@ class Mqtt:
 
     def discovery(self) -> dict[str, dict[str, Any]]:
         """The configurations of the entities of Home Assistant by their topics."""
-        state = f"{self._topic}/state"
-        share = "{{ (100 * value_json.flagged / [value_json.images, 1] | max) | round(2) }}"
-        measured = {"state_class": "measurement"}
-        entities: dict[tuple[str, str], dict[str, Any]] = {
-            ("binary_sensor", "alarm"): {
-                "name": "Alarm",
-                "device_class": "problem",
-                "value_template": "{{ 'ON' if value_json.alarm else 'OFF' }}",
-                "json_attributes_topic": state,
-            },
-            ("sensor", "evidence"): {
-                "name": "Evidence (power of 10)",
-                "value_template": "{{ value_json.log10_evidence | round(2) }}",
-                **measured,
-            },
-            ("sensor", "flagged"): {
-                "name": "Flagged images",
-                "unit_of_measurement": "%",
-                "value_template": share,
-                **measured,
-            },
+        shared = {
+            "state_topic": f"{self._topic}/state",
+            "availability_topic": f"{self._topic}/availability",
+            "device": {"identifiers": [self._key], "name": self._name, "manufacturer": "discopatch"},
+            "origin": {"name": "discopatch", "sw_version": __version__},
         }
-        origin = {"name": "discopatch", "sw_version": __version__}
-        device = {"identifiers": [self._key], "name": self._name, "manufacturer": "discopatch"}
         return {
             f"homeassistant/{kind}/{self._key}-{which}/config": {
-                **entity,
+                **shared,
+                **({"device_class": "problem"} if kind == "binary_sensor" else {"state_class": "measurement"}),
+                **({"unit_of_measurement": "%"} if which == "flagged" else {}),
+                "name": name,
                 "unique_id": f"{self._key}-{which}",
-                "state_topic": state,
-                "availability_topic": f"{self._topic}/availability",
-                "device": device,
-                "origin": origin,
+                "value_template": f"{{{{ {template} }}}}",
             }
-            for (kind, which), entity in entities.items()
+            for kind, which, name, template in ENTITIES
         }
 
 
