@@ -21,6 +21,7 @@ from tests.export.samples import run_without_torch
 from tests.samples import new_detector, one_camera, save_images
 from tests.watch.samples import until
 from tests.watch.streams import Camera, ffmpeg, make_video, needs_ffmpeg
+from tests.watch.test_mqtt import Broker, needs_mosquitto
 from tests.watch.test_notify import serving
 
 from .conftest import Run, assert_error, assert_usage_error
@@ -217,6 +218,26 @@ def test_a_video_is_watched_as_its_frames_are_predicted(run: Run, saved: Path, d
     assert len(list((tmp_path / "kept").glob("flagged-*"))) == len(flagged) > 0
     assert run(*arguments).status == 0
     assert len(kept(database)) == 10
+
+
+@needs_mosquitto
+def test_messages_and_the_state_go_to_a_broker(
+    run: Run, saved: Path, folder: Path, database: Path, tmp_path: Path
+) -> None:
+    fill(folder, 6)
+    broker = Broker(tmp_path).start()
+    try:
+        with broker.subscriber() as received:
+            address = f"mqtt://127.0.0.1:{broker.port}/line"
+            arguments = ("--detector", saved, "--database", database, "--once", "--on", "flagged", *QUICK)
+            assert run("watch", folder, *arguments, "--mqtt", address).status == 0
+            until(lambda: ("line/camera-3/availability", "offline", False) in received)
+    finally:
+        broker.stop()
+    names = [content["image"]["name"] for topic, content, _ in received if topic == "line/camera-3/event"]
+    assert names == [each.name for each in kept(database) if each.is_ood]
+    states = [content for topic, content, _ in received if topic == "line/camera-3/state"]
+    assert (states[-1]["images"], states[-1]["flagged"]) == (6, len(names))
 
 
 @needs_ffmpeg

@@ -99,8 +99,7 @@ class Mqtt:
 
         topic = level if "/" in level else f"{self._topic}/{level}"
         info = self._client.publish(topic, content, 1, retain)
-        if info.rc == MQTTErrorCode.MQTT_ERR_NO_CONN:  # it is kept for the next connection
-            info.rc = MQTTErrorCode.MQTT_ERR_SUCCESS
+        info.rc = MQTTErrorCode.MQTT_ERR_SUCCESS  # without a connection it is kept for the next one
         return info
 
     def _on_connect(self, reason: Any) -> None:
