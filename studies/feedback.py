@@ -10,7 +10,7 @@ MT_Blowhole, ... of https://github.com/abin24/Magnetic-tile-defect-datasets.
 
 import json
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -145,6 +145,29 @@ def summary(rows: list[Row]) -> Row:
     return found
 
 
+def tile_numbers(paths: Sequence[Path]) -> Index:
+    """The tile of each image: numbers in names that follow closely are of one tile under several lights."""
+    numbers = np.array([int(path.stem.rpartition("_")[2]) for path in paths])
+    order = np.argsort(numbers)
+    found = np.empty(len(paths), np.intp)
+    found[order] = np.cumsum(np.diff(numbers[order], prepend=numbers[order][0]) > 100)
+    return found
+
+
+def in_tiles(paths: Sequence[Path], rng: np.random.Generator) -> list[tuple[int, str]]:
+    """The images and their tiles, tile by tile in a random order."""
+    tiles = tile_numbers(paths)
+    rank = rng.permutation(tiles.max() + 1)
+    return sorted((int(rank[tile]), str(path)) for tile, path in zip(tiles, paths, strict=True))
+
+
+def apart(images: list[tuple[int, str]], count: int) -> tuple[list[str], list[str]]:
+    """The first images, and those of other tiles."""
+    first = images[:count]
+    known = {tile for tile, _ in first}
+    return [path for _, path in first], [path for tile, path in images if tile not in known]
+
+
 def save(tables: dict[str, Any], out: Path) -> None:
     write_json(out, {**(json.loads(out.read_text()) if out.exists() else {}), **tables})
     print(json.dumps(tables, indent=1))
@@ -190,19 +213,18 @@ def defects(
     paths = {each.name: sorted(each.glob("Imgs/*.jpg")) for each in sorted(tiles.iterdir()) if each.is_dir()}
     for draw in range(draws):
         rng = np.random.default_rng([9, draw])
-        order = {kind: [str(own[at]) for at in rng.permutation(len(own))] for kind, own in paths.items()}
-        normal = order.pop("MT_Free")
+        order = {kind: in_tiles(own, rng) for kind, own in paths.items()}
+        (fitted, normal), (given, _) = (apart(order[kind], count) for kind, count in (("MT_Free", 150), (shown, 20)))
+        wrong = {kind: apart(own, 20)[1][:40] for kind, own in order.items() if kind != "MT_Free"}
         for count in EXAMPLES:
-            detector = Detector(
-                false_alarm_rate=RATE, reason_images=0, detection_images=0, resolution=256, device="cpu"
-            )
+            detector = Detector(false_alarm_rate=RATE, reason_images=0, detection_images=0, resolution=256)
             with warnings.catch_warnings(action="ignore", category=NormalImagesWarning):
-                detector.fit(normal[:150], examples=order[shown][:count] or None)
-            usual = detector.predict(normal[150:350])
+                detector.fit(fitted, examples=given[:count] or None)
+            usual = detector.predict(normal[:200])
             row: Row = {"examples": count, "false alarms": float(usual.is_ood.mean())}
-            for kind, images in order.items():
-                wrong = detector.predict(images[20:60])
-                row |= {kind: float(wrong.is_ood.mean()), f"AUROC {kind}": auroc(usual.scores, wrong.scores)}
+            for kind, images in wrong.items():
+                flagged = detector.predict(images)
+                row |= {kind: float(flagged.is_ood.mean()), f"AUROC {kind}": auroc(usual.scores, flagged.scores)}
             found[count].append(row)
             print(row, flush=True)
     save({"tiles": {"shown": shown, "rows": [summary(rows) for rows in found.values()]}}, out)

@@ -20,6 +20,8 @@ from discopatch.watch.watcher import default_database
 from tests.export.samples import run_without_torch
 from tests.samples import new_detector, one_camera, save_images
 from tests.watch.samples import until
+from tests.watch.streams import Camera, ffmpeg, make_video, needs_ffmpeg
+from tests.watch.test_mqtt import Broker, needs_mosquitto
 from tests.watch.test_notify import serving
 
 from .conftest import Run, assert_error, assert_usage_error
@@ -98,9 +100,9 @@ def test_without_a_database_it_is_in_the_folder_for_states(
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     assert run("watch", folder, "--detector", saved, "--once", *QUICK).status == 0
-    assert default_database(saved, folder).parent == tmp_path / "state" / "discopatch"
-    assert default_database(saved, folder).exists()
-    assert default_database(saved, tmp_path) != default_database(saved, folder)
+    assert default_database(saved, str(folder)).parent == tmp_path / "state" / "discopatch"
+    assert default_database(saved, str(folder)).exists()
+    assert default_database(saved, str(tmp_path)) != default_database(saved, str(folder))
 
 
 @pytest.mark.slow
@@ -190,6 +192,78 @@ def test_wrong_places_and_options_are_one_line(run: Run, saved: Path, folder: Pa
     assert_error(run("watch", folder, *arguments, "--webhook", "ftp://host"), "webhook")
     assert_error(run("watch", folder, *arguments, "--rate", "1.5", "--database", tmp_path / "new.sqlite"), "rate")
     assert_usage_error(run("watch", folder, *arguments, "--poll", "0"), "--poll")
+    assert_usage_error(run("watch", folder, *arguments, "--every", "2"), "--every")
+    assert_usage_error(run("watch", "rtsp://user:secret@host/live", *arguments, "--recursive"), "--recursive")
+    wrong = run("watch", "ftp://user:secret@host/live", *arguments)
+    assert_error(wrong, "ftp://host/live", "rtsp")
+    assert "secret" not in wrong.err
+    assert_error(run("watch", folder, *arguments, "--mqtt", "host"), "mqtt")
+    assert_error(run("watch", folder, *arguments, "--mqtt", "mqtt://user:secret@host"), "DISCOPATCH_MQTT_PASSWORD")
+
+
+@needs_ffmpeg
+def test_a_video_is_watched_as_its_frames_are_predicted(run: Run, saved: Path, database: Path, tmp_path: Path) -> None:
+    clip, every = make_video(tmp_path / "clip.mp4", size="64x64"), r"select=not(mod(n\,10))"
+    assert ffmpeg("-i", clip, "-vf", every, "-vsync", "0", tmp_path / "%02d.png").wait() == 0
+    arguments = ("watch", clip, "--detector", saved, "--database", database, *QUICK)
+    finished = run(*arguments, "--on", "flagged", "--keep-frames", tmp_path / "kept")
+    assert finished.status == 0
+    assert "10 images, " in finished.out.splitlines()[-1]
+    detector = discopatch.load(saved, device="cpu")
+    expected = detector.predict([str(tmp_path / f"{number:02d}.png") for number in range(1, 11)])
+    found = kept(database)
+    assert [each.score for each in found] == [each.score for each in expected]
+    assert [each.name for each in found] == [f"clip.mp4 00:00:{number:02d}.000" for number in range(10)]
+    flagged = [each for each in expected if each.is_ood]
+    assert len(list((tmp_path / "kept").glob("flagged-*"))) == len(flagged) > 0
+    assert run(*arguments).status == 0
+    assert len(kept(database)) == 10
+
+
+@needs_mosquitto
+def test_messages_and_the_state_go_to_a_broker(
+    run: Run, saved: Path, folder: Path, database: Path, tmp_path: Path
+) -> None:
+    fill(folder, 6)
+    broker = Broker(tmp_path).start()
+    try:
+        with broker.subscriber() as received:
+            address = f"mqtt://127.0.0.1:{broker.port}/line"
+            arguments = ("--detector", saved, "--database", database, "--once", "--on", "flagged", *QUICK)
+            assert run("watch", folder, *arguments, "--mqtt", address).status == 0
+            until(lambda: ("line/camera-3/availability", "offline", False) in received)
+    finally:
+        broker.stop()
+    names = [content["image"]["name"] for topic, content, _ in received if topic == "line/camera-3/event"]
+    assert names == [each.name for each in kept(database) if each.is_ood]
+    states = [content for topic, content, _ in received if topic == "line/camera-3/state"]
+    assert (states[-1]["images"], states[-1]["flagged"]) == (6, len(names))
+
+
+@needs_ffmpeg
+@pytest.mark.slow
+@pytest.mark.parametrize("state", ["running", "silent", "away"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_watch_of_a_camera_in_any_state(
+    saved: Path, database: Path, tmp_path: Path, state: str, number: signal.Signals
+) -> None:
+    with Camera(tmp_path, login="user:secret") as camera:
+        address = f"rtsp://user:secret@127.0.0.1:{camera.port}/live"
+        process = start(address, "--detector", saved, "--database", database, "--every", "0.2")
+        until(lambda: images(database) >= 3)
+        if state == "silent":
+            camera.is_silent = True
+            time.sleep(1)
+        elif state == "away":
+            camera.is_on = False
+            camera.cut()
+            assert process.stdout is not None
+            until(lambda: "sends no frames" in process.stdout.readline())  # type: ignore[union-attr]
+        process.send_signal(number)
+        out, err = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, err) == (0, "")
+    assert "secret" not in out
+    assert f"{images(database)} images, " in out.splitlines()[-1]
 
 
 @pytest.mark.slow

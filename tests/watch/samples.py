@@ -15,6 +15,7 @@ from discopatch.history import History
 from discopatch.images import Item, Refusal, RefusalReason, Workers
 from discopatch.monitor import Monitor
 from discopatch.results import PredictedImage
+from discopatch.watch.arrivals import Arrivals
 from discopatch.watch.notify import Delivery
 from discopatch.watch.watcher import Watcher
 
@@ -25,6 +26,7 @@ class ReadScores:
     """Each file holds a score, or nothing, which is refused."""
 
     component_names = ()
+    digest_ = "0123456789abcdef"
 
     def __init__(self) -> None:
         self.calibration_scores_ = np.random.default_rng(0).normal(size=99)
@@ -57,7 +59,7 @@ class Watched:
         self.folder, self.database = root / "in", root / "history.sqlite"
         self.folder.mkdir(parents=True, exist_ok=True)
         self.predictor = predictor or ReadScores()
-        self.options = {"settle": 0.1, **options}
+        self.options = {"settle": 0.1, **options}  # of the folder
         self.reported: list[str] = []
 
     def put(self, name: str, score: object = 0.0, *, age: float = 3600.0) -> Path:
@@ -76,11 +78,10 @@ class Watched:
             self.predictor,  # type: ignore[arg-type]
             monitor,
             history,
-            self.folder,
+            Arrivals(self.folder, **self.options),
             name="camera",
             report=lambda event, text, values: self.reported.append(event),
             deliveries=deliveries,
-            **self.options,
             **arguments,
         )
 

@@ -22,10 +22,11 @@ def write(path: Path, content: bytes = b"image", *, age: float = 0.0) -> Path:
 class Folder:
     """A folder with its arrivals and a clock."""
 
-    def __init__(self, path: Path, **options: object) -> None:
+    def __init__(self, path: Path, *, known: dict[str, str] | None = None, recursive: bool = False) -> None:
         self.path, self.now = path, 1000.0
         path.mkdir(exist_ok=True)
-        self.arrivals = Arrivals(path, clock=lambda: self.now, **options)  # type: ignore[arg-type]
+        self.arrivals = Arrivals(path, recursive=recursive, clock=lambda: self.now)
+        self.arrivals.resume(known or {})
 
     def names(self, *changed: str, after: float = 0.0) -> list[str]:
         """The files that are handed out so many seconds later; `changed` are notified, as watchfiles does."""

@@ -154,7 +154,7 @@ def test_a_changed_stream_is_one_alarm_with_its_message(tmp_path: Path) -> None:
                 watched.watcher(history, delivery).run(once=True)
         (received,) = server.received
     body = received.body
-    assert (body["event"], body["detector"], body["folder"], body["id"]) == (
+    assert (body["event"], body["detector"], body["source"], body["id"]) == (
         *("alarm", "camera", str(watched.folder)),
         received.key,
     )
@@ -185,11 +185,11 @@ def test_images_that_do_not_count_are_reported_once(tmp_path: Path) -> None:
 
 
 def test_a_dead_webhook_never_stops_scoring_and_its_messages_stay(tmp_path: Path) -> None:
-    watched = Watched(tmp_path, on="flagged")
+    watched = Watched(tmp_path)
     with serving() as server, History(watched.database) as history:
         server.answer = lambda received: 0  # never answers
         delivery = Delivery(history, "camera", webhook(server.url, timeout=0.5), print)
-        with running(watched.watcher(history, delivery)):
+        with running(watched.watcher(history, delivery, on="flagged")):
             for number in range(20):
                 watched.put(f"{number}.png", 9)
             until(lambda: history.counts("camera").images == 20)

@@ -168,8 +168,11 @@ class Monitor:
         self._state = MonitorState(detector=detector, false_alarm_rate=rate, ranked=ranked)
         self.status = self._status()
 
-    def update(self, prediction: Prediction) -> MonitorStatus:
-        """Adds the next prediction of the stream; one without a score is counted, and is no evidence."""
+    def update(self, prediction: Prediction, *, group: str | None = None) -> MonitorStatus:
+        """Adds the next prediction of the stream; one without a score is counted, and is no evidence.
+
+        With `group`, such as a minute of a video, that is the group of the image instead of the one by its name.
+        """
         if not isinstance(prediction, Prediction):
             raise ParameterError(f"{type(prediction).__name__} is no Prediction: give those of a fitted detector")
         score, p_value = prediction.score, prediction.p_value
@@ -183,17 +186,17 @@ class Monitor:
             self._state.refused += 1
         else:
             self._state.images += 1
-            self._state.uncounted += 1
-            if self._begins_group(prediction.name):
+            self._state.uncounted += group is None  # `few_count` is about names
+            if self._begins_group(prediction.name, group):
                 self._count(prediction, score, p_value)
         self.status = self._status()
         return self.status
 
-    def _begins_group(self, name: str) -> bool:
+    def _begins_group(self, name: str, given: str | None) -> bool:
         """Whether the image belongs to another group than the one before."""
-        if self._rule is None:
+        group = group_names([name], self._rule)[0] if given is None and self._rule else given
+        if group is None:
             return True
-        (group,) = group_names([name], self._rule)
         digest = hashlib.sha256(str(group).encode(errors="surrogateescape")).hexdigest()
         begins, self._state.last_group = digest != self._state.last_group, digest
         return begins

@@ -1,1 +1,1 @@
-"""Watching a folder: images are scored as they arrive, once each, and alarms are sent to a webhook or a command."""
+"""Watching a folder or a stream: images are scored as they arrive, and alarms are sent to other programs."""

@@ -1,36 +1,76 @@
-"""Complete and new image files of a folder, by notifications of `watchfiles` and by listing."""
+"""Sources of images that arrive; a folder, by notifications of `watchfiles` and by listing."""
 
 import os
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from discopatch.errors import RunError
+from discopatch.images import Item
 from discopatch.images.decode import is_image_name
+from discopatch.results import PredictedImage
 from discopatch.utils import require
 
 TEMPORARY_ENDS = ("~", ".part", ".partial", ".tmp", ".temp", ".crdownload", ".download", ".filepart", ".swp")
 SETTLE = 1.0  # seconds for which size and time of change of a complete file are stable
 RELIST = 30.0  # seconds between listings, for notifications that were lost
 PAUSE = 0.25  # seconds of the longest wait for notifications
+SETTLING_LOOKS = 3  # with `once`, at files that are still being written
 
 
 class Arrival(NamedTuple):
-    """A complete file; `stamp` identifies its content by size, time of change and inode."""
+    """An image that is to be scored; once it is stored, `stamp` is the mark of `path`."""
 
     path: str
-    stamp: str
+    stamp: str  # of a file its size, time of change and inode
+    item: Item
+    group: str | None = None  # of images of which the monitor counts the first; None: by the name
 
 
-class Arrivals:
+class Source(ABC):
+    """A place at which images arrive: `Watcher` scores what is `complete` after each step of `watch`."""
+
+    name: str  # as it is reported, without a password
+    away: str | None = None  # why no image can arrive now, as a sentence
+    waiting: Collection[str]  # images that are not scored yet
+    lost: dict[str, int]  # counts of what is not scored, by kind
+
+    @abstractmethod
+    def watch(self, stopped: threading.Event, *, once: bool = False) -> Iterator[None]:
+        """Yields whenever images may have arrived, until `stopped` is set; with `once` until those there are scored."""
+
+    @abstractmethod
+    def complete(self) -> list[Arrival]:
+        """The images that can be scored now, in their order."""
+
+    @abstractmethod
+    def resume(self, marks: Mapping[str, str]) -> None:
+        """Takes the stamps by path of what was stored before."""
+
+    def is_final(self, arrival: Arrival, found: PredictedImage) -> bool:
+        """Whether the prediction is about the image that arrived; otherwise it is `put_back`."""
+        return True
+
+    def put_back(self, arrival: Arrival) -> None: ...  # noqa: B027 - only files change
+
+    def done(self, arrival: Arrival) -> None: ...  # noqa: B027
+
+    def forget(self, keep: int) -> list[str]:
+        """Forgets the marks of files that are gone, but for `keep`; returns their paths."""
+        return []
+
+
+class Arrivals(Source):
     """The files of a folder, each returned when it is complete, and again when its content changes.
 
     A file is complete when size and time of change are stable for `settle` seconds, or when it was renamed into the
-    folder. Hidden files, and names such as `a.jpg.part`, are ignored. `known` has the stamps of files that were scored
-    before.
+    folder. Hidden files, and names such as `a.jpg.part`, are ignored. With `poll` the folder is polled every so many
+    seconds, for network shares without notifications.
     """
 
     def __init__(
@@ -38,21 +78,36 @@ class Arrivals:
         folder: Path,
         *,
         recursive: bool = False,
+        poll: float | None = None,
         settle: float = SETTLE,
-        known: Mapping[str, str] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.folder, self._recursive, self._settle, self._clock = folder, recursive, settle, clock
-        self._known = dict(known or {})
-        self.waiting: dict[str, tuple[str, float]] = {}  # files that are not scored yet: stamp, and since when
+        self.folder = Path(os.path.abspath(folder))  # noqa: PTH100 - a link may lead elsewhere later
+        self.name = str(self.folder)
+        self._recursive, self._poll, self._settle, self._clock = recursive, poll, settle, clock
+        self._known: dict[str, str] = {}
+        self.lost = {}
+        self.waiting: dict[str, tuple[str, float]] = {}  # with the stamp, and since when it is that
         self._listed_at = -RELIST
-        self.away: str | None = None  # the reason why the folder cannot be listed
 
-    def watch(self, stopped: threading.Event, *, poll: float | None = None) -> Iterator[None]:
-        """Yields after each notification, and at least every `PAUSE` seconds, until `stopped` is set.
+    def resume(self, marks: Mapping[str, str]) -> None:
+        self._known = dict(marks)
 
-        With `poll` the folder is polled every so many seconds, for network shares without notifications.
+    def watch(self, stopped: threading.Event, *, once: bool = False) -> Iterator[None]:
+        """Yields after each notification, and at least every `PAUSE` seconds.
+
+        With `once` it looks a few times, so that files have time to settle.
         """
+        for look in range(1 + SETTLING_LOOKS if once else 0):
+            stopped.wait((self._settle + 0.05) * (look > 0))
+            self.look()
+            if self.away:
+                raise RunError(f"{self.away}: check the folder")
+            yield
+            if stopped.is_set() or not self.waiting:
+                return
+        if once:
+            return
         require("watchfiles", extra="watch")
         import watchfiles
 
@@ -68,8 +123,8 @@ class Arrivals:
                     rust_timeout=int(1000 * PAUSE),
                     yield_on_timeout=True,
                     raise_interrupt=False,
-                    force_polling=poll is not None,
-                    poll_delay_ms=int(1000 * (poll or PAUSE)),
+                    force_polling=self._poll is not None,
+                    poll_delay_ms=int(1000 * (self._poll or PAUSE)),
                     recursive=self._recursive,
                     ignore_permission_denied=True,
                 ):
@@ -81,7 +136,7 @@ class Arrivals:
                     if self.away or self.folder.stat().st_ino != place:
                         break
             except OSError as error:
-                self.away = str(error)
+                self._note_away(error)
                 yield
                 stopped.wait(PAUSE)
 
@@ -93,7 +148,10 @@ class Arrivals:
             folders[:] = [name for name in folders if self._recursive and not name.startswith(".")]
             paths = (os.path.join(place, name) for name in names)  # noqa: PTH118 - many files
             self.add(path for path in paths if again or path not in self._known)
-        self.away = next((str(error) for error in errors if str(error.filename) == str(self.folder)), None)
+        self._note_away(next((error for error in errors if str(error.filename) == self.name), None))
+
+    def _note_away(self, error: OSError | None) -> None:
+        self.away = None if error is None else f"{self.name} cannot be listed ({error})"
 
     def add(self, paths: Iterable[str]) -> None:
         """Adds files that are new or may have changed."""
@@ -118,10 +176,18 @@ class Arrivals:
             # A rename changes the entry of a file and not its content; on Windows st_ctime is the time of creation.
             renamed = not before and status.st_ctime - status.st_mtime > self._settle
             if stable or renamed:
-                found.append((status.st_mtime_ns, Arrival(path, stamp)))
+                item = Item(os.path.relpath(path, self.folder), Path(path))
+                found.append((status.st_mtime_ns, Arrival(path, stamp, item)))
             if before != stamp:
                 self.waiting[path] = (stamp, self._clock())
-        return [arrival for _, arrival in sorted(found)]
+        return [arrival for _, arrival in sorted(found, key=lambda each: (each[0], each[1].path))]
+
+    def is_final(self, arrival: Arrival, found: PredictedImage) -> bool:
+        """Whether the file was not replaced meanwhile."""
+        try:
+            return stamp_of(os.stat(arrival.path)) == arrival.stamp  # noqa: PTH116
+        except OSError:  # it is gone, after it was read or before
+            return found.refusal is None
 
     def done(self, arrival: Arrival) -> None:
         """Marks this content of the file as scored."""

@@ -1,4 +1,4 @@
-"""Messages about alarms, to a webhook or a command: queued in the history, delivered at least once by a thread.
+"""Messages about alarms, to a webhook, a command or a broker: queued in the history, delivered by a thread.
 
 A message leaves the queue when it was delivered. After a kill in between it is delivered again, with the same id.
 """
@@ -74,10 +74,21 @@ def command(text: str, *, timeout: float = COMMAND_TIMEOUT) -> Deliver:
 
 
 class Delivery:
-    """A thread that delivers the queued messages of one target; `report` is called with messages for the user."""
+    """A thread that delivers the queued messages of one target; `report` is called with messages for the user.
 
-    def __init__(self, history: History, target: str, deliver: Deliver, report: Callable[[str], object]) -> None:
-        self._history, self._target, self._deliver, self._report = history, target, deliver, report
+    While the target is not `ready`, its messages stay in the queue, and none is tried.
+    """
+
+    def __init__(
+        self,
+        history: History,
+        target: str,
+        deliver: Deliver,
+        report: Callable[[str], object],
+        *,
+        ready: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._history, self._target, self._deliver, self._report, self._ready = history, target, deliver, report, ready
         self.wake = threading.Event()  # to be set after a message was queued
         self._finishing, self._stopped = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="discopatch-delivery", daemon=True)
@@ -120,6 +131,8 @@ class Delivery:
         """Delivers all messages that are due."""
         query = "SELECT id, body, tries FROM notifications WHERE target = ? AND due <= ? ORDER BY id LIMIT 1"
         while not self._stopped.is_set() and (found := self._history.rows(query, self._target, time.time())):
+            if not self._ready():
+                return
             self._try(*found[0])
 
     def _try(self, number: int, body: str, tries: int) -> None:

@@ -1,7 +1,8 @@
-"""A watched folder: each image that arrives is scored once, and stored with all that follows from it."""
+"""A watched folder or stream: each image that arrives is scored once, and stored with all that follows from it."""
 
 import json
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,14 +16,14 @@ from uuid import uuid4
 from discopatch.batch.output import legible_row, to_parquet, to_table
 from discopatch.errors import OutputError, ParameterError, RunError, StoreError
 from discopatch.history import Counts, History, default_path
-from discopatch.images import DEFAULT_WORKERS, Item, Workers
+from discopatch.images import DEFAULT_WORKERS, Workers
 from discopatch.monitor import Monitor
-from discopatch.results import FittedDetector, PredictedImage, Prediction
+from discopatch.results import FittedDetector, Prediction
 from discopatch.utils import counted, legible, require, resolved, write_atomically
-from discopatch.watch.arrivals import SETTLE, Arrival, Arrivals, stamp_of
+from discopatch.watch.arrivals import Arrival, Source
+from discopatch.watch.frames import KeptFrames
 from discopatch.watch.notify import Delivery
 
-SETTLING_LOOKS = 3  # with `once`, at files that are still being written
 COMMIT_IMAGES, COMMIT_SECONDS = 64, 1.0  # predictions are stored after so many, or so long after the first
 PART_ROWS, PART_SECONDS = 10_000, 60.0  # of a Parquet file at most, and the longest delay of a row
 FULL_PAUSE = 5.0  # seconds between tries to write to a full disk
@@ -40,15 +41,17 @@ class Outcome(NamedTuple):
     time: float
     evidence: float  # log10, of the monitor after it
     alarm: Mapping[str, Any] | None
+    frames: Path | None  # the folder with the last frames, where they are kept
 
 
 class Watcher:
-    """Scores the files of a folder as they arrive; `name` is the name of the detector in the history.
+    """Scores the images of a source as they arrive; `name` is the name of the detector in the history.
 
     Predictions are stored in one transaction with the marks of their files, the state of the monitor, alarms and
     messages: after a kill each image is either stored or scored at the next start. With `parquet` predictions are also
     written to Parquet files in that folder, each of them in one file. Messages are about alarms, with `on="flagged"`
-    also about flagged images. With `poll` a folder without notifications is listed every so many seconds.
+    also about flagged images; `frames` of a stream are written for each. `put_state` is called with the state at the
+    start, every minute, at each alarm and at the end.
     """
 
     def __init__(
@@ -56,30 +59,28 @@ class Watcher:
         detector: FittedDetector,
         monitor: Monitor,
         history: History,
-        folder: Path,
+        source: Source,
         *,
         name: str,
         report: Report,
         deliveries: Sequence[Delivery] = (),
         on: Literal["alarm", "flagged"] = "alarm",
         parquet: Path | None = None,
-        recursive: bool = False,
-        poll: float | None = None,
-        settle: float = SETTLE,
+        frames: KeptFrames | None = None,
+        put_state: Callable[[Mapping[str, Any]], object] = lambda state: None,
         workers: Workers = DEFAULT_WORKERS,
     ) -> None:
         if parquet is not None:
             require("pyarrow", extra="parquet")
-        self.folder = Path(os.path.abspath(folder))  # noqa: PTH100 - a link may lead elsewhere later
         self.stopped = threading.Event()
         self._detector, self._monitor, self._history, self._name = detector, monitor, history, name
-        self._report, self._deliveries, self._workers = report, deliveries, workers
-        self._on, self._poll, self._settle, self._parquet = on, poll, settle, parquet
+        self._source, self._report, self._deliveries, self._workers = source, report, deliveries, workers
+        self._on, self._parquet, self._frames, self._put_state = on, parquet, frames, put_state
         with history.transaction():
             history.put(name, exporting=parquet is not None, state=monitor.to_bytes())
         marks = history.rows("SELECT path, stamp FROM files WHERE detector = ?", name)
-        known = {os.fsdecode(path): stamp for path, stamp in marks}
-        self._arrivals = Arrivals(self.folder, recursive=recursive, settle=settle, known=known)
+        source.resume({os.fsdecode(path): stamp for path, stamp in marks})
+        self._last_flagged: dict[str, Any] | None = None
         self._outcomes: list[Outcome] = []
         self._problems: set[str] = set()  # those reported that last
         self._before = history.counts(name)
@@ -87,60 +88,59 @@ class Watcher:
         self._part_at = self._minute_at = time.monotonic()
 
     def run(self, *, once: bool = False) -> None:
-        """Watches until `stopped` is set; with `once` until all complete files that are there have been scored."""
+        """Watches until `stopped` is set or a file ends; with `once` until all images that are there are scored."""
         for delivery in self._deliveries:
             delivery.start()
+        self._put_state(self._state())
         try:
-            if once:
-                self._watch_once()
-            else:
-                for _ in self._arrivals.watch(self.stopped, poll=self._poll):
-                    self._score()
-                    self._write_parts()
-                    self._forget()
-                    self._report_status()
+            for _ in self._source.watch(self.stopped, once=once):
+                self._score()
+                self._write_parts()
+                self._forget()
+                self._report_status()
             self._write_parts(everything=True)
         finally:
-            finish = once and not self.stopped.is_set()
+            finish = not self.stopped.is_set()
             for delivery in self._deliveries:
                 delivery.stop(MINUTE if finish else END_PAUSE, finish=finish)
+        for path in sorted(self._source.waiting) if finish else ():
+            self._report("left", f"{path} is still being written: it is left for the next time", {"path": path})
         self._report_status(every=0)
 
-    def _watch_once(self) -> None:
-        """Scores files that are complete now or after they had time to settle."""
-        for look in range(1 + SETTLING_LOOKS):
-            self.stopped.wait((self._settle + 0.05) * (look > 0))
-            self._arrivals.look()
-            if self._arrivals.away:
-                raise RunError(f"{self.folder} cannot be listed ({self._arrivals.away}): check the folder")
-            self._score()
-            if self.stopped.is_set() or not self._arrivals.waiting:
-                return
-        for path in sorted(self._arrivals.waiting):
-            self._report("left", f"{path} is still being written: it is left for the next time", {"path": path})
-
     def _score(self) -> None:
-        """Scores the complete files in their order, until it is stopped."""
-        away = self._arrivals.away
-        self._report_problem("away", f"{self.folder} cannot be listed ({away}): it is tried again" if away else None)
-        arrivals = self._arrivals.complete()
-        items = [Item(os.path.relpath(path, self.folder), Path(path)) for path, _ in arrivals]
+        """Scores the complete images in their order, until it is stopped."""
+        away, there = self._source.away, f"{self._source.name} is there again"
+        self._report_problem("away", f"{away}: it is tried again" if away else None, over=there)
+        arrivals = self._source.complete()
+        items = [arrival.item for arrival in arrivals]
         for arrival, found in zip(arrivals, self._detector.predict_images(items, workers=self._workers), strict=True):
-            if is_final(arrival, found):
+            if self._source.is_final(arrival, found):
                 self._add(arrival, found.prediction)
             else:
-                self._arrivals.put_back(arrival)
+                self._source.put_back(arrival)
             self._report_status()
             if self.stopped.is_set():
                 break
         self._store()
 
     def _add(self, arrival: Arrival, prediction: Prediction) -> None:
-        before = self._monitor.status.alarm
-        status = self._monitor.update(prediction)
+        before, now = self._monitor.status.alarm, time.time()
+        status = self._monitor.update(prediction, group=arrival.group)
         alarm = status.as_dict() if status.alarm and not before else None
         self._report_problem("uncounted", status.caution)
-        self._outcomes.append(Outcome(arrival, prediction, time.time(), status.log10_evidence, alarm))
+        if prediction.is_ood:
+            self._last_flagged = {"image": legible(prediction.name), "time": utc(now), "score": prediction.score}
+        frames = None
+        if self._frames is not None:
+            self._frames.add(arrival.item)
+            if alarm is not None or (prediction.is_ood and self._on == "flagged"):
+                try:
+                    frames = self._frames.write("flagged" if alarm is None else "alarm", now)
+                except OutputError as error:
+                    self._report_problem("frames", f"the last frames are not kept: {error}")
+                else:
+                    self._report_problem("frames", None)
+        self._outcomes.append(Outcome(arrival, prediction, now, status.log10_evidence, alarm, frames))
         late = time.time() - self._outcomes[0].time >= COMMIT_SECONDS
         if late or alarm is not None or len(self._outcomes) >= COMMIT_IMAGES:
             self._store()
@@ -167,14 +167,15 @@ class Watcher:
                     raise RunError(f"{error}; {left} not stored: scored again at the next start") from error
         self._report_problem("full", None)
         for outcome in outcomes:
-            self._arrivals.done(outcome.arrival)
+            self._source.done(outcome.arrival)
             if outcome.alarm is not None:
                 self._report("alarm", f"alarm: {outcome.alarm['text']}", {"monitor": outcome.alarm})
+                self._put_state(self._state())
         for delivery in self._deliveries:
             delivery.wake.set()
 
     def _write(self, outcome: Outcome) -> None:
-        (path, stamp), prediction, history = outcome.arrival, outcome.prediction, self._history
+        (path, stamp, *_), prediction, history = outcome.arrival, outcome.prediction, self._history
         history.add(self._name, prediction, time=outcome.time, source=path, evidence=outcome.evidence)
         history.mark_file(self._name, path, stamp)
         if outcome.alarm is not None:
@@ -188,10 +189,11 @@ class Watcher:
         body = {
             "id": uuid4().hex,
             "event": event,
-            "time": datetime.fromtimestamp(outcome.time, UTC).isoformat(),
+            "time": utc(outcome.time),
             "detector": self._name,
-            "folder": legible(str(self.folder)),
+            "source": legible(self._source.name),
             "image": legible_row(outcome.prediction, self._detector.component_names),
+            **({} if outcome.frames is None else {"frames": legible(str(outcome.frames))}),
             **more,
         }
         for delivery in self._deliveries:
@@ -235,54 +237,61 @@ class Watcher:
             return
         self._forgotten_at = images
         with suppress(OutputError, StoreError), self._history.transaction() as history:
-            for path in self._arrivals.forget(history.keep):
+            for path in self._source.forget(history.keep):
                 history.execute("DELETE FROM files WHERE detector = ? AND path = ?", self._name, os.fsencode(path))
 
-    def _report_problem(self, event: str, text: str | None) -> None:
+    def _report_problem(self, event: str, text: str | None, *, over: str = "the last problem is over") -> None:
         """Reports a lasting problem once, and its end."""
         if (text is not None) != (event in self._problems):
             self._problems ^= {event}
-            self._report(f"{event}-ended" if text is None else event, text or "the last problem is over", {})
+            self._report(f"{event}-ended" if text is None else event, text or over, {})
 
     def _report_status(self, *, every: float = MINUTE) -> None:
         """Reports the counts since the start in one line, if the last one is long ago."""
         now = time.monotonic()
         if now - self._minute_at < every:
             return
-        total, status = self._history.counts(self._name), self._monitor.status
-        counts = Counts(*(count - before for count, before in zip(total, self._before, strict=True)))
-        rate = (total.images - self._minute_images) / max(now - self._minute_at, 1e-3)
-        self._minute_images, self._minute_at = total.images, now
-        waiting, evidence = len(self._arrivals.waiting), status.log10_evidence
-        images = counted(counts.images, "image")
-        queued = sum(delivery.queued() for delivery in self._deliveries)
+        state, total = self._state(), self._history.counts(self._name).images
+        rate = (total - self._minute_images) / max(now - self._minute_at, 1e-3)
+        self._minute_images, self._minute_at = total, now
+        waiting, queued = len(self._source.waiting), sum(delivery.queued() for delivery in self._deliveries)
+        lost = "".join(f", {count:,} {kind}" for kind, count in self._source.lost.items() if count)
         text = (
-            f"{images}, {counts.flagged:,} flagged, {counts.refused:,} refused; {rate:.1f} images/s; "
-            f"waiting: {counted(waiting, 'file')}, {counted(queued, 'message')}; "
-            f"evidence 10^{evidence:.1f}{', ALARM' * status.alarm}"
+            f"{counted(state['images'], 'image')}, {state['flagged']:,} flagged, {state['refused']:,} refused{lost}; "
+            f"{rate:.1f} images/s; waiting: {counted(waiting, 'image')}, {counted(queued, 'message')}; "
+            f"evidence 10^{state['log10_evidence']:.1f}{', ALARM' * state['alarm']}"
         )
-        more = {"rate": rate, "waiting": waiting, "queued": queued, "log10_evidence": evidence, "alarm": status.alarm}
-        self._report("status", text, {**counts._asdict(), **more})
+        self._report("status", text, {"rate": rate, "waiting": waiting, "queued": queued, **state})
+        self._put_state(state)
+
+    def _state(self) -> dict[str, Any]:
+        """The counts since the start, the evidence and the last flagged image."""
+        total, status = self._history.counts(self._name), self._monitor.status
+        return {
+            **Counts(*(count - before for count, before in zip(total, self._before, strict=True)))._asdict(),
+            **self._source.lost,
+            "log10_evidence": status.log10_evidence,
+            "alarm": status.alarm,
+            "last_flagged": self._last_flagged,
+            "source": legible(self._source.name),
+            "detector": self._name,
+            "digest": self._detector.digest_,
+        }
 
 
-def is_final(arrival: Arrival, found: PredictedImage) -> bool:
-    """Whether the prediction is about the file that arrived, and not about one that replaced it."""
-    try:
-        return stamp_of(os.stat(arrival.path)) == arrival.stamp  # noqa: PTH116
-    except OSError:  # it is gone, after it was read or before
-        return found.refusal is None
+def utc(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat()
 
 
-def default_database(detector: Path, folder: Path) -> Path:
-    """The history of that detector and folder in the user's state folder, on a local disk."""
-    key = sha256(b"\0".join(os.fsencode(os.path.abspath(path)) for path in (detector, folder)))  # noqa: PTH100
+def default_database(detector: Path, source: str) -> Path:
+    """The history of that detector and source in the user's state folder, on a local disk."""
+    parts = os.path.abspath(detector), re.sub(r"(?<=://)[^/]*@", "", source)  # noqa: PTH100
+    key = sha256(b"\0".join(map(os.fsencode, parts)))
     return default_path(f"{resolved(detector).name}-{key.hexdigest()[:8]}")
 
 
 def check_places(folder: Path, database: Path, parquet: Path | None) -> None:
-    """Raises ParameterError if there is no folder, or if something would be written into it."""
-    if not folder.is_dir():
-        raise ParameterError(f"{folder} is no folder: check the path")
+    """Raises ParameterError if something would be written into the folder."""
     for option, path in (("--database", database), ("--parquet", parquet)):
         if path is not None and resolved(path).is_relative_to(resolved(folder)):
             raise ParameterError(f"{option} {path} lies in the watched folder: choose another place")
