@@ -214,12 +214,13 @@ def defects(
     for draw in range(draws):
         rng = np.random.default_rng([9, draw])
         order = {kind: in_tiles(own, rng) for kind, own in paths.items()}
-        (fitted, normal), (given, _) = (apart(order[kind], count) for kind, count in (("MT_Free", 150), (shown, 20)))
+        (fitted, normal), (given, _) = (apart(order[kind], count) for kind, count in (("MT_Free", 300), (shown, 20)))
+        groups = [tile for tile, _ in order["MT_Free"][: len(fitted)]]
         wrong = {kind: apart(own, 20)[1][:40] for kind, own in order.items() if kind != "MT_Free"}
         for count in EXAMPLES:
             detector = Detector(false_alarm_rate=RATE, reason_images=0, detection_images=0, resolution=256)
             with warnings.catch_warnings(action="ignore", category=NormalImagesWarning):
-                detector.fit(fitted, examples=given[:count] or None)
+                detector.fit(fitted, groups=groups, examples=given[:count] or None)
             usual = detector.predict(normal[:200])
             row: Row = {"examples": count, "false alarms": float(usual.is_ood.mean())}
             for kind, images in wrong.items():
