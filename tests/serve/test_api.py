@@ -248,7 +248,7 @@ def test_detectors_models_and_health_are_described(serve: Serve, detector: Detec
     assert client.get("/v2/health/live").json() == {"live": True}
     assert client.get("/v2/health/ready").json() == {"ready": True}
     operations = [each for path in client.get("/openapi.json").json()["paths"].values() for each in path.values()]
-    assert len(operations) == 18
+    assert len(operations) == 20
     assert all(list(each["responses"]["4XX"]["content"]) == ["application/problem+json"] for each in operations)
 
 
