@@ -182,6 +182,7 @@ class Detector(FittedDetector):
         groups: Groups | None = None,
         calibration: object | None = None,
         ignore: Ignore | None = None,
+        exclude: Collection[str] = (),
         workers: Workers = DEFAULT_WORKERS,
         progress: Progress | None = None,
     ) -> Self:
@@ -204,6 +205,8 @@ class Detector(FittedDetector):
         ignore
             Pixels that change neither score nor map: an image file or an array, other than 0 where pixels are ignored,
             or rectangles (left, top, width, height) in pixels of the normal images.
+        exclude
+            Names of images to leave out, such as `Audit.exclude`. A name that no image has is an error.
         workers
             Threads, or `Processes`, that decode images.
         progress
@@ -223,6 +226,8 @@ class Detector(FittedDetector):
                 "these groups decide what is held out: leave out calibration, or give groups='folder', 'name' or a "
                 "function of the name, which also apply to calibration images"
             )
+        if len(exclude) and is_given(groups):
+            raise ParameterError("groups has one id for each image: leave out exclude, and those images and their ids")
         networks = load_networks(self.weights)
         if networks.weights is None and isinstance(head, LogitHead):
             raise ParameterError(
@@ -234,6 +239,7 @@ class Detector(FittedDetector):
             networks, parameters, networks.transform, head.needs
         )  # checks the parameters before images are read
         source = list_source(images).repeatable(self.limits)
+        source = source.without(exclude, self.limits) if len(exclude) else source
         resolution = self.resolution if self.patches == "dense" else "crop"
         transforms = possible_transforms(
             source, replace(networks.transform, decoder=self.decoder), resolution, ignore=ignore, limits=self.limits

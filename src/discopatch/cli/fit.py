@@ -35,6 +35,7 @@ RESOLUTION = (
     "small made-up changes are found. crop sees the centre square."
 )
 IGNORE = "Mask: an image of the shape of IMAGES, white where their pixels are ignored."
+EXCLUDE = "Text file with names of IMAGES to leave out, one a line, as `discopatch audit --exclude-list` writes it."
 REASONS = "Normal images from which reasons are learnt; 0 leaves reasons out."
 DETECTION = "Held-out images on which each made-up change is tried to measure detection rates; 0 leaves them out."
 PRECISION = "float32, or bfloat16, which is faster; the detector then needs a GPU."
@@ -78,6 +79,7 @@ def fit(
     patches: Annotated[Any, typer.Option(parser=options.patches_of, metavar="INT|dense", help=PATCHES)] = "dense",
     resolution: Annotated[Any, typer.Option(parser=resolution_of, metavar="auto|INT|crop", help=RESOLUTION)] = "auto",
     ignore: Annotated[Path | None, typer.Option(metavar="PNG", help=IGNORE)] = None,
+    exclude: Annotated[Path | None, typer.Option(metavar="TXT", help=EXCLUDE)] = None,
     seed: Annotated[int, typer.Option(help=options.SEED)] = 0,
     reason_images: Annotated[int, typer.Option(help=REASONS, min=0)] = 16,
     detection_images: Annotated[int, typer.Option(help=DETECTION, min=0)] = 12,
@@ -99,10 +101,12 @@ def fit(
     from discopatch.errors import NormalImagesWarning
     from discopatch.fitting import MIN_FIT_IMAGES
     from discopatch.pretrained import DEFAULT_WEIGHTS
-    from discopatch.utils import check_output
+    from discopatch.utils import check_output, counted
 
     check_output(out)
     console = Console(stderr=True)
+    left_out = [] if exclude is None else exclude.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    left_out = list(filter(None, left_out))
     detector = Detector(
         weights or DEFAULT_WEIGHTS,
         false_alarm_rate=false_alarm_rate,
@@ -123,8 +127,10 @@ def fit(
         warnings.simplefilter("ignore", NormalImagesWarning)  # printed below
         source = options.source_of(images)
         parts: dict[str, Any] = {"groups": groups, "calibration": calibration, "ignore": ignore}
-        detector.fit(source, **parts, workers=reading, progress=bar.follow_fit)
+        detector.fit(source, **parts, exclude=left_out, workers=reading, progress=bar.follow_fit)
     detector.save(out)
+    if left_out:
+        options.notice(console, f"{counted(len(left_out), 'image')} left out, which {exclude} names")
     if detector.refusals_:
         options.notice(console, detector.refusals_.summary(), "yellow")
     for caution in detector.cautions_:
