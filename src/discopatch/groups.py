@@ -173,7 +173,7 @@ def longest_within_groups(distances: NDArray[np.float64]) -> float:
 
 
 def two_kinds(values: NDArray[np.float64]) -> tuple[int, float]:
-    """How many of ascending values are of the lower kind (Otsu's cut), and how far the kinds are apart, see TWO_KINDS."""
+    """How many of ascending values are of the lower kind (Otsu's cut), and how far apart both are, see TWO_KINDS."""
     smallest = max(5, len(values) // 50)
     cuts = np.arange(smallest, len(values) - smallest + 1)
     if not len(cuts):

@@ -8,6 +8,7 @@ from contextlib import suppress
 
 import typer
 
+from discopatch.cli.audit import audit
 from discopatch.cli.bench import bench
 from discopatch.cli.convert import convert
 from discopatch.cli.data import app as data
@@ -29,7 +30,10 @@ from discopatch.utils import escaped
 
 THREADS = "Threads that compute, for detectors and exports. Default: OMP_NUM_THREADS, or all cores."
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich")
-COMMANDS = fit, score, rescore, explain, evaluate, monitor, watch, serve, export, train, convert, bench, demo, doctor
+COMMANDS = (
+    *(audit, fit, score, rescore, explain, evaluate, monitor, watch),
+    *(serve, export, train, convert, bench, demo, doctor),
+)
 for command in COMMANDS:
     app.command()(command)
 app.add_typer(data, name="data")
