@@ -171,7 +171,6 @@ def audit(
     transform = possible_transforms(source, networks.transform, SIDE, ignore=None, limits=limits)[0]
     same: dict[str, Any] = {"device": resolve_device(device), "limits": limits, "transform": transform}
     encoder = make_encoders(networks, kinds=ComponentsHead.needs, compare=pack_maps, **same)
-    plain = make_encoders(networks, kinds=[each for each in ComponentsHead.needs if each != "places"], **same)
     (height, width), refusals = transform.largest, AllRefusals()
     stream = encoder.extract(source, workers=workers)
     normal = NormalImages.collect(stream, refusals, progress, largest=3 * height * width, seed=seed, total=source.count)
@@ -180,28 +179,26 @@ def audit(
     own = group_numbers(normal.digests)  # the number of each image among those that differ
     rows = np.unique(own, return_index=True)[1]
     features, near = normal.features.select(rows), near_copies(normal.features.statistics[rows])
-    fitted = CrossFit.make(encoder, plain, normal, rows, near, seed=seed)
+    fitted = CrossFit.make(encoder, normal, rows, near, seed=seed)
     score, z = fitted.score()
     p = tail_p_values(score)
     named = unlikely(p, FALSE_NAMES)
 
-    head, errors = fitted.head, iter(refusals.kept)
-    accepted, predictions = dict(zip(normal.positions.tolist(), own.tolist(), strict=True)), list[Prediction]()
-    names = iter(normal.names)
-    for position in range(normal.passed):
-        if (row := accepted.get(position)) is None:
-            refusal = next(errors)
-            predictions.append(Prediction(refusal.name, None, None, None, refusal.error))
-        else:
-            components = component_scores(head.component_names, z[row].tolist(), head.significance_level)
-            values: Any = float(score[row]), float(p[row]), bool(named[row])
-            predictions.append(Prediction(next(names), *values, components=components))
+    predictions = list[Prediction]()
+    for name, row in zip(normal.names, own.tolist(), strict=True):
+        components = component_scores(fitted.head.component_names, z[row].tolist(), fitted.head.significance_level)
+        values = float(score[row]), float(p[row]), bool(named[row])
+        predictions.append(Prediction(name, *values, None, components))
+    for position, each in zip(np.setdiff1d(range(normal.passed), normal.positions), refusals.kept, strict=True):
+        predictions.insert(position, Prediction(each.name, None, None, None, each.error))
 
     odd, order = read_headers(source, normal, limits)
     drifts = [find_drift(features, ComponentsHead(), near, seed=seed)]
     if (in_time := order[np.isin(order, rows)]).size and (np.diff(in_time) < 0).any():
         chosen = np.searchsorted(rows, in_time)
-        drifts.append(find_drift(features.select(chosen), ComponentsHead(), near[chosen], seed=seed, order="in time"))
+        drifts.append(
+            find_drift(features.select(chosen), ComponentsHead(), near[chosen], seed=seed, order="in order of time")
+        )
     found = Audit(
         predictions=Predictions(predictions),
         exact_copies=named_groups(own, normal.names),
@@ -238,17 +235,15 @@ class CrossFit(NamedTuple):
     places: PlaceFit
 
     @classmethod
-    def make(
-        cls, encoder: Encoder, plain: Encoder, normal: NormalImages, rows: Index, near: Index, *, seed: int
-    ) -> Self:
-        """Near-copies are in one fold, unless nearly all images are near-copies; `plain` gives no places."""
+    def make(cls, encoder: Encoder, normal: NormalImages, rows: Index, near: Index, *, seed: int) -> Self:
+        """Near-copies are in one fold, unless nearly all images are near-copies."""
         groups = near if len(np.unique(near)) >= MIN_IMAGES else np.arange(len(rows))
         numbers = np.zeros(len(normal), np.intp)
         numbers[rows] = groups
         split = Split(rows, np.empty(0, np.intp), FALSE_NAMES, Grouped(numbers, "auto", numbers), None)
         kept = normal.pixels.among(rows)
         pixels = one_shape(list(normal.pixels.read(np.random.default_rng(seed).permutation(kept)[:N_PROBED])))
-        shifts = measure_shifts(plain.extract_pixels, central(pixels), seed=seed)
+        shifts = measure_shifts(encoder.extract_pixels, central(pixels), seed=seed)
         places, compared = compare_places(encoder, normal, split, seed=seed), np.searchsorted(rows, kept)
         pairs = zip(compared, read_maps(encoder, normal, kept), strict=True)
         maxima = stream_on_cores(lambda pair: maxima_of(pair[1][None].numpy(), places.compare(pair[0])), pairs)
