@@ -207,11 +207,8 @@ def audit(
         odd=odd,
         drifts=tuple(filter(None, drifts)),
     )
-    shown = [
-        names[:MAX_SHOWN]
-        for each in (found.exact_copies, found.near_copies, found.groups)
-        for names in each[:MAX_GROUPS]
-    ]
+    together = (found.exact_copies, found.near_copies, found.groups)
+    shown = [names[:MAX_SHOWN] for each in together for names in each[:MAX_GROUPS]]
     explained = {each.name: each for each in found.unsupported[:MAX_CLOSE_UPS]}
     wanted = {name for names in (*shown, explained, list(odd)[:MAX_GROUPS]) for name in names}
     items = [item for item in source.items(limits) if item.name in wanted]
@@ -331,18 +328,12 @@ def read_headers(source: Source, normal: NormalImages, limits: Limits) -> tuple[
 
     Time is the date in EXIF if all images have one, or else that of the files' last change.
     """
-    places, looks, times = (
-        dict(zip(normal.positions.tolist(), normal.names, strict=True)),
-        list[dict[str, str]](),
-        list[Any](),
-    )
-    for position, item in enumerate(source.items(limits)):
-        if position in places:
-            kind, mode, (height, width), date = item.header(limits)
-            looks.append(
-                {"size": f"{width} x {height}", "shape": f"{width / height:.2f}", "format": kind, "mode": mode}
-            )
-            times.append((date, item.content.stat().st_mtime_ns if isinstance(item.content, Path) else 0))
+    accepted, looks, times = set(normal.positions.tolist()), list[dict[str, str]](), list[tuple[str, int]]()
+    for item in (each for position, each in enumerate(source.items(limits)) if position in accepted):
+        kind, mode, (height, width), date = item.header(limits)
+        size, shape = f"{width} x {height}", f"{width / height:.2f}"
+        looks.append({"size": size, "shape": shape, "format": kind, "mode": mode})
+        times.append((date, item.content.stat().st_mtime_ns if isinstance(item.content, Path) else 0))
     dated = all(date for date, _ in times)
     order = np.array(sorted(range(len(times)), key=lambda row: times[row][not dated]), np.intp)
     odd = defaultdict[str, list[str]](list)
