@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import ExifTags, Image
 
 from discopatch.audit import Audit, audit, kinds_apart, near_copies, tail_p_values, unlikely
 from discopatch.demo import crops, sample_photos
 from discopatch.errors import ParameterError, TooFewImagesError
-from discopatch.images import list_source
+from discopatch.images import DEFAULT_LIMITS, list_source
 from discopatch.pretrained import SMALL_WEIGHTS
 from tests.samples import new_detector, one_camera, save_images, tiny_weights
 
@@ -168,6 +168,15 @@ def test_drift_in_time_is_found_whatever_the_names(tmp_path: Path) -> None:
         os.utime(path.rename(tmp_path / f"{name:03}.png"), (10**9 + number, 10**9 + number))
     (drift,) = audit(tmp_path, weights=tiny_weights(), device="cpu").drifts
     assert "in order of time" in drift
+
+
+def test_a_header_has_the_date_and_the_upright_size(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = 6
+    exif.get_ifd(ExifTags.IFD.Exif)[ExifTags.Base.DateTimeOriginal] = "2025:03:14 09:26:53"
+    path = save(tmp_path / "a.jpg", one_camera(1)[0].pixels[:40], exif=exif)
+    (item,) = list_source(path).items()
+    assert item.header(DEFAULT_LIMITS) == ("JPEG", "RGB", (64, 40), "2025:03:14 09:26:53")
 
 
 def test_too_few_different_images_are_an_error(tmp_path: Path) -> None:
