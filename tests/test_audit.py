@@ -4,6 +4,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from discopatch.pretrained import SMALL_WEIGHTS
 from tests.samples import new_detector, one_camera, save_images, tiny_weights
 
 
-def save(path: Path, pixels: np.ndarray, **options: object) -> str:
+def save(path: Path, pixels: np.ndarray, **options: Any) -> str:
     Image.fromarray(pixels).save(path, **options)
     return str(path)
 

@@ -213,11 +213,14 @@ def audit(
     wanted = {name for names in (*shown, explained, list(odd)[:MAX_GROUPS]) for name in names}
     items = [item for item in source.items(limits) if item.name in wanted]
     by_name = dict(zip(normal.names, own.tolist(), strict=True))
-    for image, each in (pair for pair in encoder.extract(items, workers=workers) if not isinstance(pair, Refusal)):
+    for pair in encoder.extract(items, workers=workers):
+        if isinstance(pair, Refusal):
+            continue
+        image, extracted = pair
         found.pictures[image.name] = image.pixels
         if (prediction := explained.pop(image.name, None)) is not None:
             with torch.inference_mode():
-                places = fitted.places.compare(by_name[image.name])(unpack_maps(torch.from_numpy(each.places)))[0]
+                places = fitted.places.compare(by_name[image.name])(unpack_maps(torch.from_numpy(extracted.places)))[0]
             heat = enlarge(places.numpy(), fitted.places.model.level.item(), image.pixels.shape[:2])
             texts = explain_components(prediction, (), heat)
             found.close_ups.append(Explanation(prediction, image.pixels, heat, (), texts, image.size))
