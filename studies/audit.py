@@ -20,6 +20,7 @@ from scipy.stats import t
 from discopatch import Detector
 from discopatch.audit import audit
 from discopatch.bench.suites import DEFECTIVE_CELL, NORMAL_CELL, labelled_cells, solar_folder
+from discopatch.calibration import share_interval
 from discopatch.corruptions import CORRUPTIONS, corrupt
 from discopatch.demo import TRAINING, crops, sample_photos
 from discopatch.images import NamedImage, read_images
@@ -90,13 +91,22 @@ def interval(values: list[float]) -> list[float]:
     return [float(np.mean(values)), float(np.mean(values) - width), float(np.mean(values) + width)]
 
 
+def pooled(counts: list[int], images: list[int]) -> list[float]:
+    """The share of all draws together in per cent, and its exact 95 % interval."""
+    return [100 * each for each in (sum(counts) / sum(images), *share_interval(sum(counts), sum(images)))]
+
+
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Means over draws with intervals, and gains over the fit on all images, in per cent and points."""
-    good = [each["images"] - each["anomalous"] for each in rows]
     found: dict[str, Any] = {
-        "anomalous found": interval([100 * each["found"] / each["anomalous"] for each in rows]),
-        "normal named": interval([100 * each["named normal"] / n for each, n in zip(rows, good, strict=True)]),
-        "clean named": [100 * each["named of clean"] / each["images"] for each in rows[:CLEAN]],
+        "draws": len(rows),
+        "anomalous found": pooled([each["found"] for each in rows], [each["anomalous"] for each in rows]),
+        "normal named": pooled(
+            [each["named normal"] for each in rows], [each["images"] - each["anomalous"] for each in rows]
+        ),
+        "clean named": pooled(
+            [each["named of clean"] for each in rows[:CLEAN]], [each["images"] for each in rows[:CLEAN]]
+        ),
     }
     for fit in FITS:
         for key in rows[0][fit]:
