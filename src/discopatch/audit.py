@@ -64,7 +64,7 @@ from discopatch.results import Explanation, Prediction, Predictions, component_s
 
 SIDE = 256  # pixels along the short side at which images are compared
 TRIMMED = 0.1  # share of the highest scores that are left out where tails are fitted: they may be the anomalous ones
-FALSE_NAMES = 0.2  # share of the named images that are normal, on average, and of clean folders in which one is named
+FALSE_NAMES = 0.2  # about the largest share of named images that are normal, and of clean folders in which one is named
 MIDDLE, UPPER = 0.5, 0.9  # quantiles of scores, above the second of which they are extrapolated
 USUAL_SHARE = 0.9  # of images that are alike, from which on the others are odd
 N_AXES = 8  # principal axes along which groups are looked for
@@ -151,7 +151,7 @@ def audit(
 
     Each image is scored by a head that was fitted on other images: neither it nor its near-copies are among them. How
     rare a score is follows from the bulk of the scores, so that a few anomalous images do not hide each other. Of the
-    images that are not supported a fifth are normal, on average (Benjamini and Hochberg, 1995); in most folders
+    images that are not supported at most about a fifth are normal (Benjamini and Hochberg, 1995); in most folders
     without anomalous images none is named.
 
     Parameters
