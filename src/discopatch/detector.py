@@ -218,6 +218,7 @@ class Detector(FittedDetector):
         calibration: object | None = None,
         examples: object | None = None,
         ignore: Ignore | None = None,
+        exclude: Collection[str] = (),
         workers: Workers = DEFAULT_WORKERS,
         progress: Progress | None = None,
     ) -> Self:
@@ -243,6 +244,8 @@ class Detector(FittedDetector):
         ignore
             Pixels that change neither score nor map: an image file or an array, other than 0 where pixels are ignored,
             or rectangles (left, top, width, height) in pixels of the normal images.
+        exclude
+            Names of images to leave out, such as `Audit.exclude`. A name that no image has is an error.
         workers
             Threads, or `Processes`, that decode images.
         progress
@@ -266,6 +269,8 @@ class Detector(FittedDetector):
             )
         if examples is not None and self.head != DEFAULT_HEAD:
             raise ParameterError(f"examples are for head={DEFAULT_HEAD!r}: leave them out, or take that head")
+        if len(exclude) and is_given(groups):
+            raise ParameterError("groups has one id for each image: leave out exclude, and those images and their ids")
         networks = load_networks(self.weights)
         if networks.weights is None and isinstance(head, LogitHead):
             raise ParameterError(
@@ -277,6 +282,7 @@ class Detector(FittedDetector):
             networks, parameters, networks.transform, head.needs
         )  # checks the parameters before images are read
         source = list_source(images).repeatable(self.limits)
+        source = source.without(exclude, self.limits) if len(exclude) else source
         resolution = self.resolution if self.patches == "dense" else "crop"
         levels = choose_levels(source, self.levels, self.bands, self.limits)
         own = replace(networks.transform, decoder=self.decoder, levels=levels)

@@ -385,14 +385,18 @@ def compare_places(encoder: Encoder, normal: NormalImages, split: Split, *, seed
     numbers = np.searchsorted(split.fit, rows)
     fold = fold_numbers(len(rows), None if split.groups is None else split.groups[numbers])
 
-    def places_of(chosen: Index) -> Iterator[Tensor]:
-        if normal.maps.are_kept:
-            yield from normal.maps.read(rows[chosen])
-            return
-        for features in encoder.extract_each(normal.pixels.read(rows[chosen])):
-            yield torch.from_numpy(features.places[0])
+    return fit_places(
+        lambda chosen: read_maps(encoder, normal, rows[chosen]), fold, numbers, blocks=encoder.place_sizes, seed=seed
+    )
 
-    return fit_places(places_of, fold, numbers, blocks=encoder.place_sizes, seed=seed)
+
+def read_maps(encoder: Encoder, normal: NormalImages, rows: Index) -> Iterator[Tensor]:
+    """The packed maps (1, n) of these images, whose pixels are kept; the encoder gives those that are not."""
+    if normal.maps.are_kept:
+        yield from normal.maps.read(rows)
+        return
+    for features in encoder.extract_each(normal.pixels.read(rows)):
+        yield torch.from_numpy(features.places[0])
 
 
 def compared_with(model: PlaceModel, images: NormalImages, rows: Index) -> Iterator[Features] | None:

@@ -163,19 +163,23 @@ def pairwise_distances(features: NDArray[np.floating]) -> NDArray[np.float64]:
 
 
 def longest_within_groups(distances: NDArray[np.float64]) -> float:
-    """Where two kinds of edges of the shortest tree part (Otsu's cut of their logarithms); 0 if all are of one kind."""
+    """Where two kinds of edges of the shortest tree part, by their logarithms; 0 if all are of one kind."""
     from scipy.sparse.csgraph import minimum_spanning_tree
 
     finite = np.where(np.isfinite(distances), distances, 0)  # to scipy 0 is no edge
     lengths = np.sort(minimum_spanning_tree(finite).data)
-    logs = np.log(lengths)
-    smallest = max(5, len(logs) // 50)
-    cuts = np.arange(smallest, len(logs) - smallest + 1)
+    short, separation = two_kinds(np.log(lengths))
+    return float(lengths[short - 1]) if separation >= TWO_KINDS else 0.0
+
+
+def two_kinds(values: NDArray[np.float64]) -> tuple[int, float]:
+    """How many of ascending values are of the lower kind (Otsu's cut), and how far apart both are, see TWO_KINDS."""
+    smallest = max(5, len(values) // 50)
+    cuts = np.arange(smallest, len(values) - smallest + 1)
     if not len(cuts):
-        return 0.0
-    sums = np.cumsum(logs)
-    below, above = sums[cuts - 1] / cuts, (sums[-1] - sums[cuts - 1]) / (len(logs) - cuts)
-    cut = cuts[np.argmax(cuts * (len(logs) - cuts) * (above - below) ** 2)]
-    short, long = logs[:cut], logs[cut:]
-    separation = (long.mean() - short.mean()) / np.sqrt(max((short.var() + long.var()) / 2, 1e-12))
-    return float(lengths[cut - 1]) if separation >= TWO_KINDS else 0.0
+        return 0, 0.0
+    sums = np.cumsum(values)
+    below, above = sums[cuts - 1] / cuts, (sums[-1] - sums[cuts - 1]) / (len(values) - cuts)
+    cut = int(cuts[np.argmax(cuts * (len(values) - cuts) * (above - below) ** 2)])
+    low, high = values[:cut], values[cut:]
+    return cut, float((high.mean() - low.mean()) / np.sqrt(max((low.var() + high.var()) / 2, 1e-12)))

@@ -152,7 +152,9 @@ class MapFile:
             yield torch.frombuffer(data, dtype=torch.float32)[None]
 
 
-def find_drift(features: Features, head: Head, groups: NDArray[np.intp], *, seed: int) -> str | None:
+def find_drift(
+    features: Features, head: Head, groups: NDArray[np.intp], *, seed: int, order: str = "in the order given"
+) -> str | None:
     """A warning if the last third of the images differs from the first by more than a random order explains.
 
     The difference of the two thirds' mean statistics is compared with that in random orders, in which the images of a
@@ -180,7 +182,7 @@ def find_drift(features: Features, head: Head, groups: NDArray[np.intp], *, seed
     if (separation := auroc(before, after)) < NOTABLE_DRIFT:
         return None
     return (
-        "the normal images drift or form several groups: the last third, in the order given, differs from the first "
+        f"the normal images drift or form several groups: the last third, {order}, differs from the first "
         f"(AUROC {separation:.2f} of a detector of the first third). The false-alarm rate holds for new images of the "
         "whole range: if images drift, fit on recent ones; if they are of several kinds, fit one detector for each kind"
     )

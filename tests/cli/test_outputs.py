@@ -16,6 +16,8 @@ import torch
 from .conftest import Run, assert_error
 
 COMMANDS = {
+    "audit": ("audit", "nowhere", "--out", "OUT"),
+    "audit --exclude-list": ("audit", "nowhere", "--exclude-list", "OUT"),
     "fit": ("fit", "nowhere", "-o", "OUT"),
     "score": ("score", "nowhere", "--detector", "DETECTOR", "--report", "OUT"),
     "score --boxes": ("score", "nowhere", "--detector", "DETECTOR", "--boxes", "OUT"),

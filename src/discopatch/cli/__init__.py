@@ -9,6 +9,7 @@ from contextlib import suppress
 import typer
 
 from discopatch.cli.accept import accept
+from discopatch.cli.audit import audit
 from discopatch.cli.bench import bench
 from discopatch.cli.convert import convert
 from discopatch.cli.data import app as data
@@ -31,21 +32,8 @@ from discopatch.utils import escaped
 THREADS = "Threads that compute, for detectors and exports. Default: OMP_NUM_THREADS, or all cores."
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich")
 COMMANDS = (
-    fit,
-    accept,
-    score,
-    rescore,
-    explain,
-    evaluate,
-    monitor,
-    watch,
-    serve,
-    export,
-    train,
-    convert,
-    bench,
-    demo,
-    doctor,
+    *(audit, fit, accept, score, rescore, explain, evaluate, monitor, watch),
+    *(serve, export, train, convert, bench, demo, doctor),
 )
 for command in COMMANDS:
     app.command()(command)

@@ -50,6 +50,7 @@ LEVELS = (
 )
 BANDS = "The band that becomes grey, or the three that become red, green and blue, such as 4,3,2. Default: the first."
 IGNORE = "Mask: an image of the shape of IMAGES, white where their pixels are ignored."
+EXCLUDE = "Text file with names of IMAGES to leave out, one a line, as `discopatch audit --exclude-list` writes it."
 REASONS = "Normal images from which reasons are learnt; 0 leaves reasons out."
 DETECTION = "Held-out images on which each made-up change is tried to measure detection rates; 0 leaves them out."
 PRECISION = "float32, or bfloat16, which is faster; the detector then needs a GPU."
@@ -107,6 +108,7 @@ def fit(
     ignore: Annotated[Path | None, typer.Option(metavar="PNG", help=IGNORE)] = None,
     levels: Annotated[Any, typer.Option(parser=levels_of, metavar="auto|window|LOW:HIGH", help=LEVELS)] = "auto",
     bands: Annotated[Any, typer.Option(parser=bands_of, metavar="INT[,INT,INT]", help=BANDS)] = None,
+    exclude: Annotated[Path | None, typer.Option(metavar="TXT", help=EXCLUDE)] = None,
     seed: Annotated[int, typer.Option(help=options.SEED)] = 0,
     reason_images: Annotated[int, typer.Option(help=REASONS, min=0)] = 16,
     detection_images: Annotated[int, typer.Option(help=DETECTION, min=0)] = 12,
@@ -127,10 +129,12 @@ def fit(
     from discopatch.detector import Detector
     from discopatch.errors import NormalImagesWarning
     from discopatch.pretrained import DEFAULT_WEIGHTS
-    from discopatch.utils import check_output
+    from discopatch.utils import check_output, counted
 
     check_output(out)
     console = Console(stderr=True)
+    left_out = [] if exclude is None else exclude.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    left_out = list(filter(None, left_out))
     if update is not None:
         load = {"device": device, "batch_size": batch_size, **options.limits_of(max_pixels)}
         update_detector(console, update, images, out, groups=groups, reading=reading, **load)
@@ -157,9 +161,12 @@ def fit(
     with options.progress_bar(console, first) as bar, warnings.catch_warnings():
         warnings.simplefilter("ignore", NormalImagesWarning)  # printed below
         source = options.source_of(images)
-        parts: dict[str, Any] = {"groups": groups, "calibration": calibration, "examples": examples, "ignore": ignore}
+        given = {"groups": groups, "calibration": calibration, "examples": examples, "ignore": ignore}
+        parts: dict[str, Any] = {**given, "exclude": left_out}
         detector.fit(source, **parts, workers=reading, progress=bar.follow_fit)
     detector.save(out)
+    if left_out:
+        options.notice(console, f"{counted(len(left_out), 'image')} left out, which {exclude} names")
     print_fit(console, detector, out)
 
 

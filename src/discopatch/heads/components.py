@@ -68,6 +68,7 @@ class ComponentsHead(Head):
     modes: tuple[Mode, ...] = ()  # of accepted images
     examples: Examples | None  # of defects that were not found
     first_deep: int = 0  # the first statistic of a deep layer
+    cross_fitted: Array  # after a fit, (images, parts): their values by parts that were fitted without their fold
     components: dict[str, tuple[str, ...]]  # these, by component; a component without any is left out
 
     shapes: ClassVar[Shapes] = {
@@ -202,6 +203,7 @@ class ComponentsHead(Head):
             compared = ~np.isnan(rare[:, columns]).any(1)
             counted = choose_parts(rare[compared][:, columns], rare_changed[:, columns], self.trials, offered)
         head = self._without_scale(features, shifts, counted, similar=similar)
+        head.cross_fitted = normal[:, :N_PARTS]
         joined = np.full((len(rare), len(COMPONENTS)), np.nan)
         own = [any(part in counted for part in parts) for parts in COMPONENTS.values()]
         joined[:, own] = join_parts(torch.from_numpy(rare[:, [COLUMNS[part] for part in counted]]), counted)[1].numpy()

@@ -195,7 +195,7 @@ class PlaceFit(NamedTuple):
 
     def compare(self, row: int) -> PlaceModel:
         """The model that was fitted without the image of that row: that of all where its fold was not drawn."""
-        return self.folds.get(self.fold_of[int(row)], self.model)
+        return self.folds.get(self.fold_of.get(int(row), -1), self.model)
 
 
 def fit_places(vectors: Vectors, fold: Index, numbers: Index, *, blocks: Sequence[int], seed: int) -> PlaceFit:

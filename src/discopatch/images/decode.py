@@ -8,8 +8,8 @@ import io
 import re
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -189,23 +189,36 @@ def rgb_from_bytes(data: bytes, limits: Limits, name: str = "", *, side: int | N
         return found
 
 
-def size_of(data: bytes, name: str = "") -> tuple[int, int]:
-    """Height and width of an encoded image as it is shown, from its header, or ImageError."""
-    kind = identify(data, name)
+class Header(NamedTuple):
+    """Format and mode of an image, its height and width as it is shown, and the date in its EXIF, if they are known."""
+
+    kind: str
+    mode: str
+    size: tuple[int, int]
+    date: str = ""
+
+
+def header_of(data: bytes, name: str = "") -> Header:
+    """The header of an encoded image, or ImageError."""
+    kind, date = identify(data, name), ""
     with _pillow_errors_refuse(kind):
         if kind == "DICOM":
             header = dicom_header(data)
-            return int(header.Rows), int(header.Columns)
+            return Header(kind, "", (int(header.Rows), int(header.Columns)))
         image = TiffHeader(io.BytesIO(data)) if kind == "TIFF" else _open(kind, data)
-        turned = image.getexif().get(ExifTags.Base.Orientation, 1) in range(5, 9)
-    return image.size if turned else image.size[::-1]
+        exif = image.getexif()
+        turned = exif.get(ExifTags.Base.Orientation, 1) in range(5, 9)
+        with suppress(Exception):  # broken metadata are no reason to refuse an image
+            taken = exif.get_ifd(ExifTags.IFD.Exif).get(ExifTags.Base.DateTimeOriginal)
+            date = str(taken or exif.get(ExifTags.Base.DateTime, ""))
+    return Header(kind, image.mode, image.size if turned else image.size[::-1], date)
 
 
 def count_pixels(data: bytes, name: str = "") -> int:
     """Number of pixels of an encoded image, from its header, or ImageError."""
     kind = identify(data, name)
     # Pillow allocates all pixels of a WebP as it opens the file.
-    height, width = _webp_size(data) if kind == "WebP" else size_of(data, name)
+    height, width = _webp_size(data) if kind == "WebP" else header_of(data, name).size
     return height * width
 
 

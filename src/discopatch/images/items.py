@@ -13,11 +13,12 @@ from PIL import Image
 from discopatch.errors import DiscopatchError, ImageError, StoreError
 from discopatch.images.decode import (
     SIGNATURE,
+    Header,
+    header_of,
     is_image_start,
     rgb_from_array,
     rgb_from_bytes,
     rgb_from_image,
-    size_of,
     stored_values,
 )
 from discopatch.images.image import EXAMPLES, Limits, RefusalReason, check_bytes
@@ -76,14 +77,18 @@ class Item:
             case _:
                 return None
 
+    def header(self, limits: Limits) -> Header:
+        """The header of the image, without decoding it, or ImageError."""
+        if (data := self.encoded(limits)) is not None:
+            return header_of(data, self.name)
+        if isinstance(self.content, Image.Image):
+            return Header(self.content.format or "", self.content.mode, self.content.size[::-1])
+        assert isinstance(self.content, np.ndarray)
+        return Header("", "", self.content.shape[:2])
+
     def shape(self, limits: Limits) -> tuple[int, int]:
         """Height and width of the image, without decoding it, or ImageError."""
-        if (data := self.encoded(limits)) is not None:
-            return size_of(data, self.name)
-        if isinstance(self.content, Image.Image):
-            return self.content.height, self.content.width
-        assert isinstance(self.content, np.ndarray)
-        return self.content.shape[0], self.content.shape[1]
+        return self.header(limits).size
 
     def decode(self, limits: Limits, *, side: int | None = None, levels: Levels | None = None) -> Image.Image:
         """The image in RGB, through the levels where there are some, or ImageError; `side` as in `rgb_from_bytes`."""

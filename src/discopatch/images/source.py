@@ -6,7 +6,7 @@ import io
 import os
 import re
 import sys
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -30,7 +30,7 @@ from discopatch.images.decode import (
     is_note,
     is_parquet,
 )
-from discopatch.images.image import DEFAULT_LIMITS, Limits, NamedImage, Refusal, RefusalReason
+from discopatch.images.image import DEFAULT_LIMITS, EXAMPLES, Limits, NamedImage, Refusal, RefusalReason
 from discopatch.images.items import (
     Item,
     Place,
@@ -43,7 +43,7 @@ from discopatch.images.items import (
 )
 from discopatch.images.shards import MAX_NAME, Shard
 from discopatch.images.stores import StorePath, parse, without_options
-from discopatch.utils import require
+from discopatch.utils import counted, escaped, require
 
 if TYPE_CHECKING:
     import torch
@@ -90,6 +90,30 @@ class Source:
             isinstance(part, Iterator) or (isinstance(part, Item) and is_readable(part.content)) for part in self._parts
         )
         return Source(list(self.entries(limits))) if once else self
+
+    def without(self, names: Collection[str], limits: Limits = DEFAULT_LIMITS) -> "Source":
+        """The other images of a source without iterators; ParameterError if a name is that of no image.
+
+        Control characters in names may be escaped. Shards are read once to find the names.
+        """
+        wanted = {escaped(name): name for name in ([names] if isinstance(names, str) else names)}
+        seen, kept = set[str](), list[object]()
+        for part, entry in zip(self._parts, self.entries(limits), strict=True):
+            if isinstance(entry, Shard):
+                numbers = count() if entry.numbers is None else sorted(entry.numbers)
+                found = {number: escaped(item.name) for number, item in zip(numbers, entry.items(limits), strict=False)}
+                kept.append(replace(entry, numbers=frozenset(each for each in found if found[each] not in wanted)))
+                seen.update(found.values())
+            else:
+                seen.add(name := escaped(entry.name))
+                kept += [part] * (name not in wanted)
+        if missing := [name for name in wanted if name not in seen]:
+            shown = ", ".join([*missing[:EXAMPLES], *["..."] * (len(missing) > EXAMPLES)])
+            raise ParameterError(
+                f"{counted(len(missing), 'name')} to leave out that no image has ({shown}): give images by the same "
+                "path as for `discopatch audit`, or remove these names"
+            )
+        return Source(kept, self.reading, self._member)
 
     def total(self) -> int:
         """The number of images of a source without iterators; those of shards are counted."""

@@ -7,6 +7,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from discopatch.audit import Audit
 from discopatch.calibration import DetectionRate, images_needed
 from discopatch.evaluation import Evaluation
 from discopatch.gate import FolderTest
@@ -104,3 +105,24 @@ class EvaluationContent:
     @property
     def smallest_p_value(self) -> float:
         return 1 / (len(self.calibration_scores) + 1)
+
+
+@dataclass(frozen=True, eq=False)
+class AuditContent:
+    """Everything that the page of an audit shows."""
+
+    title: str
+    audit: Audit
+    settings: Mapping[str, object]
+    created: str  # ISO 8601
+    smallest_p_value: float = 0.0
+
+    @property
+    def refused(self) -> list[Prediction]:
+        return self.audit.broken
+
+    @property
+    def calibration_scores(self) -> NDArray[np.float64]:
+        """The scores of all images, which set the decimals that are shown."""
+        scores = self.audit.predictions.scores
+        return scores[np.isfinite(scores)]

@@ -5,7 +5,7 @@ import hashlib
 import heapq
 import io
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import ROUND_CEILING, Context, Decimal
@@ -21,11 +21,12 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 from PIL import Image
 
+from discopatch.audit import MAX_GROUPS, MAX_SHOWN, Audit
 from discopatch.evaluation import Evaluation
 from discopatch.explain.heatmap import LEAST, MOST, colour_layer, css_gradient, to_image
 from discopatch.gate import FolderTest
-from discopatch.images import NamedImage
-from discopatch.report.content import EvaluationContent, ReportContent
+from discopatch.images import NamedImage, Pixels
+from discopatch.report.content import AuditContent, EvaluationContent, ReportContent
 from discopatch.report.histogram import Histogram
 from discopatch.results import Explanation, FittedDetector, PredictedImage, Prediction
 from discopatch.utils import counted, write_atomically
@@ -33,7 +34,7 @@ from discopatch.utils import counted, write_atomically
 MAX_CARDS = 100  # images with heatmaps, of 3 bytes a pixel in memory until the page is written
 MAX_ROWS = 2_000  # rows that a phone sorts at once
 _WIDTHS = {"wide": 960, "narrow": 340}  # two histograms, since scaled text is too small on a phone
-_THUMBNAIL = (320, 320)
+_THUMBNAIL, _SMALL = (320, 320), (160, 160)
 _QUALITY = 75  # with 24 images of noise and a full table the page is below 2 MB
 
 _UNSHOWABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\u2028\u2029\ufffe\uffff]")
@@ -118,6 +119,12 @@ def write_evaluation(path: Path, evaluation: Evaluation, detector: FittedDetecto
     _write(path, _render("evaluation.html.j2", content=content))
 
 
+def write_audit(path: Path, audit: Audit, *, title: str, settings: Mapping[str, object], created: str) -> None:
+    """Writes the findings of an audit, with pictures, as one HTML file."""
+    content = AuditContent(title, audit, settings, created)
+    _write(path, _render("audit.html.j2", content=content, max_groups=MAX_GROUPS, max_shown=MAX_SHOWN))
+
+
 def settings_text(detector: FittedDetector) -> dict[str, str]:
     elsewhere = ("detection_rates", "cautions")  # on the page
     listed = {name: str(value) for name, value in detector.settings().items() if name not in elsewhere}
@@ -127,7 +134,7 @@ def settings_text(detector: FittedDetector) -> dict[str, str]:
     }
 
 
-def _render(template: str, *, content: ReportContent | EvaluationContent, **values: Any) -> str:
+def _render(template: str, *, content: ReportContent | EvaluationContent | AuditContent, **values: Any) -> str:
     behaviour = _resource("behaviour.js")
     return (
         _environment()
@@ -166,6 +173,7 @@ def _environment() -> Environment:
         "moment": moment,
         "p_value": p_value_text,
         "path_parts": _AFTER_FOLDER.split,
+        "picture": Thumbnail.from_pixels,
         "percent": lambda share: f"{100 * share:g}\N{NO-BREAK SPACE}%",
         "px": lambda position: f"{position:.1f}",
         "roughly": lambda number: f"{number:,.0f}" if number >= 10 else f"{number:.2g}",
@@ -207,6 +215,13 @@ class Thumbnail:
     heatmap: str
     width: int
     height: int
+
+    @classmethod
+    def from_pixels(cls, pixels: Pixels) -> "Thumbnail":
+        """A smaller one without a heatmap."""
+        image = to_image(pixels)
+        image.thumbnail(_SMALL, Image.Resampling.LANCZOS)
+        return cls(_data_uri(image), "", *image.size)
 
     @classmethod
     def from_explanation(cls, explanation: Explanation) -> "Thumbnail":
