@@ -25,7 +25,8 @@ out-of-distribution ones are. Both are times 100. *Matched*: all images have the
 preprocessing behind the published figures, which differs between normal and other images. *Control*: normal images
 with the preprocessing of a set, against normal images; far from 50, the row measures the preprocessing and not the
 images. *Ahead*: the reference minus this method, paired over the same images. Intervals are 95 %, over test images;
-n is the number of images of the column, which are compared with the normal test images."""
+n is the number of images of the column, which are compared with the normal test images; corrupted images are copies
+of these."""
 
 DISCRIMINATOR = re.compile(r"(discopatch|[a-z][a-z-]*-v\d+|[^=/]+\.safetensors)(?:-([1-9]\d*))?")
 HEAD_LABELS = {
@@ -202,7 +203,7 @@ def result_tables(results: Results) -> dict[str, "pd.DataFrame"]:
                 label: [" / ".join(each) for each in pairs[label]] for label in pairs
             },
             f"Group means, {protocol}": means,
-            f"Over seeds, {protocol}": seeds,
+            **({f"Over seeds, {protocol}": seeds} if len(results["made"]["seeds"]) > 1 else {}),
             f"AUROC of each corruption, mean over severities, {protocol}": corruptions,
         }
     tables[f"Latency and size, {results['made']['device']}"] = {
