@@ -59,16 +59,17 @@ def test_tables_have_the_figures_as_percentages_and_the_best_in_bold(results: di
     tables = result_tables(results)
     found = results["protocols"]["matched"]
     row = list(results["methods"]).index(KNN)
-    auroc, fpr95 = (100 * found["sets"]["coins"]["methods"][KNN][metric][0] for metric in ("auroc", "fpr95"))
-    cells = tables["AUROC/FPR95 of each set, matched"]["Coins (far)"]
-    assert cells[row].replace("**", "") == f"{auroc:.1f}/{fpr95:.1f}"
+    figures = (found["sets"]["coins"]["methods"][KNN][metric] for metric in ("auroc", "fpr95"))
+    auroc, fpr95 = ("{:.1f} [{:.1f}, {:.1f}]".format(*(100 * each for each in figure)) for figure in figures)
+    cells = tables["AUROC/FPR95 of each set, matched"]["Coins (far, n=5)"]
+    assert cells[row].replace("**", "") == f"{auroc} / {fpr95}"
     best = max(each["auroc"][0] for each in found["means"]["covariate"].values())
-    bold = [cell for cell in tables["Group means, matched"]["covariate shift, AUROC"] if cell.startswith("**")]
+    bold = [cell for cell in tables["Group means, matched"]["covariate shift (n=24), AUROC"] if cell.startswith("**")]
     assert bold
     assert {cell[2:].partition("**")[0] for cell in bold} == {f"{100 * best:.1f}"}
     levels = [found["corruptions"]["contrast"][severity][KNN]["auroc"][0] for severity in "15"]
     corruptions = tables["AUROC of each corruption, mean over severities, matched"]
-    assert corruptions["Contrast"][row] == f"{100 * np.mean(levels):.1f}"
+    assert corruptions["Contrast (n=12)"][row].startswith(f"{100 * np.mean(levels):.1f} [")
     write_tables(tmp_path, results)
     page, latex = (tmp_path / "tables.md").read_text(), (tmp_path / "tables.tex").read_text()
     assert page.count("\n## ") == latex.count(r"\begin{table}") == len(tables)

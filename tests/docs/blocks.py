@@ -22,7 +22,12 @@ class Block:
 
     @property
     def is_run(self) -> bool:
-        return self.language in ("python", "bash") and not self.comment.startswith("not run: ")
+        return self.language in ("python", "bash") and not self.comment.startswith(("not run: ", "needs: "))
+
+    @property
+    def needs(self) -> str:
+        """The package of another project that a recipe needs; empty for other blocks."""
+        return self.comment.removeprefix("needs: ") if self.comment.startswith("needs: ") else ""
 
     def commands(self) -> list[list[str]]:
         """The words of each command, without comments."""

@@ -12,6 +12,7 @@ import sys
 import urllib.request
 import warnings
 from contextlib import ExitStack, redirect_stderr, redirect_stdout
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,7 @@ PAGES = [
     for page in pages()
     if any(block.is_run for block in blocks_of(page))
 ]
+RECIPES = [pytest.param(block, id=block.needs) for page in pages() for block in blocks_of(page) if block.needs]
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -52,6 +54,23 @@ def test_the_blocks_of_a_page_run(
                 assert_alike(printed, block.text)
             elif block.is_run:
                 printed = run_block(block, names, bucket, stack)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("block", RECIPES)
+def test_a_recipe_runs_where_its_program_is_installed(
+    block: Block, prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if find_spec(block.needs) is None:
+        pytest.skip(f"{block.needs} is not installed")
+    shutil.copytree(prepared, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    names = {"__name__": "page"}
+    with ExitStack() as stack:
+        if ADDRESS in block.text:
+            names["address"] = start(["serve", "camera-3.safetensors"], stack)
+        run_block(block, names, None, stack)
 
 
 def run_block(block: Block, names: dict[str, str], bucket: Bucket | None, stack: ExitStack) -> str:

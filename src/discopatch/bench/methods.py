@@ -1,12 +1,13 @@
 """The methods of a benchmark, ENCODER/METHOD, such as discopatch/components, paper-v1-64/logit, resnet50/knn:k=10."""
 
 import hashlib
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cache, partial
 from itertools import islice
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -35,7 +36,7 @@ from discopatch.bench.networks.base import (
 )
 from discopatch.bench.networks.fetch import BACKBONES, is_classifier, is_fetched, load_backbone, load_classifier
 from discopatch.bench.tables import split_discriminator, split_method
-from discopatch.encoders import DiscriminatorEncoder, Features, NetworkEncoder, load_folder
+from discopatch.encoders import DiscriminatorEncoder, Features, NetworkEncoder, OutsideNetwork, load_folder
 from discopatch.errors import ParameterError
 from discopatch.fitting import N_PROBED, N_SAMPLED
 from discopatch.heads import (
@@ -53,6 +54,8 @@ from discopatch.images import Pixels
 from discopatch.model import Weights
 from discopatch.pretrained import PAPER_WEIGHTS, PRETRAINED, SMALL_WEIGHTS, load_pretrained
 
+T = TypeVar("T")
+
 OURS = "discopatch"  # the weights of the run; other released weights go by their names
 PAPER_RULE = f"{OURS}-64/logit"  # the paper's scoring rule on the weights of the run
 PAPER_METHOD = f"{PAPER_WEIGHTS}-64/sigmoid"  # its scoring rule on weights by its recipe
@@ -60,10 +63,13 @@ WITHOUT_PLACES = "components:place=no"  # places, the largest features, are neit
 REFERENCES = (f"{OURS}/components", f"{OURS}/{WITHOUT_PLACES}")  # the first of them is compared with all others
 WITH_PROBES = ("combined", "components")  # the heads that are fitted on known changes, too
 
-DISCRIMINATOR_METHODS = (*HEADS, "knn", "local")
+# Plugins add to these, see `plugins.py`.
+DISCRIMINATOR_METHODS = [*HEADS, "knn", "local"]
 OTHER_HEADS = tuple(name for name in HEADS if not issubclass(HEADS[name], LogitHead))
-CLASSIFIER_METHODS = (*BASELINES, *OTHER_HEADS)
-OUTSIDE_METHODS = (*(name for name, each in BASELINES.items() if not each.needs_classifier), *OTHER_HEADS)
+CLASSIFIER_METHODS = [*BASELINES, *OTHER_HEADS]
+OUTSIDE_METHODS = [*(name for name, each in BASELINES.items() if not each.needs_classifier), *OTHER_HEADS]
+ENCODERS: dict[str, Callable[[], OutsideNetwork]] = {}
+PLUGIN_DIGESTS: dict[str, str] = {}  # of the file, by the name that it registered
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +106,7 @@ class BenchEncoder:
     seed: int = 0
 
     @property
-    def methods(self) -> tuple[str, ...]:
+    def methods(self) -> Sequence[str]:
         """Those of a discriminator, which has logits, of a classifier, or of any other network."""
         if LOGITS in self.network.kinds:
             return DISCRIMINATOR_METHODS
@@ -135,9 +141,9 @@ class BenchEncoder:
     def needs(self, method: str) -> tuple[str, ...]:
         if method_id(method) in BASELINES:
             return BASELINES[method_id(method)].needs
-        kinds = [LOGITS, STATISTICS]
-        if method_id(method) == "components":
-            kinds += [PENULTIMATE, TONES] if method == WITHOUT_PLACES else [PENULTIMATE, TONES, LOCAL]
+        kinds = HEADS[method_id(method)].needs
+        if method == WITHOUT_PLACES:
+            kinds = tuple(kind for kind in kinds if kind != LOCAL)
         return tuple(kind for kind in kinds if kind in self.network.kinds)
 
     def fit(self, methods: Iterable[str], normal: FeatureDict, samples: Pixels) -> dict[str, Baseline | FittedHead]:
@@ -167,7 +173,7 @@ class BenchEncoder:
                 baseline = make_baseline(name, self.network.classifier)
                 if isinstance(baseline, Local):
                     baseline = replace(baseline, device=self.network.device)
-                fitted[name] = baseline.fit(normal)
+                fitted[name] = checked(name, baseline.fit(normal), Baseline)
                 continue
             head, own = get_head(head_id), places() if LOCAL in needs else None
             if head_id == "components":
@@ -183,12 +189,22 @@ class BenchEncoder:
                     layer_sizes=self.network.layer_sizes, trials=trials[needs], places=own, seed=self.seed
                 )
             moved = [kind for kind in (STATISTICS, TONES) if kind in needs]
-            head = head.fit(to_features(normal, needs), shifts(*moved) if head_id in WITH_PROBES else {})
+            normal_features = to_features(normal, needs)
+            head = checked(name, head.fit(normal_features, shifts(*moved) if head_id in WITH_PROBES else {}), Head)
             # Components that do not count are dropped, and with them the features that they need.
             needs = tuple(kind for kind in needs if kind in head.needs)
             model = own.model.to(self.network.device) if own is not None and LOCAL in needs else None
             fitted[name] = FittedHead(head.to(self.network.device), needs, model)
         return fitted
+
+
+def checked(name: str, found: T, kind: type) -> T:
+    """What `fit` or an encoder of a plugin returned, or ParameterError where it is something else."""
+    if not isinstance(found, kind):
+        raise ParameterError(
+            f"{name} returns {type(found).__name__}, not a {kind.__name__}: end its fit with return self"
+        )
+    return found
 
 
 def method_id(method: str) -> str:
@@ -221,10 +237,13 @@ def load_encoder(name: str, weights: Weights, *, seed: int, device: str, backbon
         network = EncoderBackbone(name, digest, parameters, kinds, make)
     elif "=" in name and is_classifier(name):
         network = load_classifier(name, device=device)
-    elif "=" in name:
-        outside = load_folder(name)
+    elif "=" in name or name in ENCODERS:
+        outside = checked(name, ENCODERS[name](), OutsideNetwork) if name in ENCODERS else load_folder(name)
         make_outside = partial(NetworkEncoder, outside, device=device, batch_size=PART)
-        network = EncoderBackbone(name, outside.digest, None, (STATISTICS, PENULTIMATE, TONES, LOCAL), make_outside)
+        digest = outside.digest
+        if name in ENCODERS:  # features are stored, and its code may change
+            digest = hashlib.sha256(f"{digest} {PLUGIN_DIGESTS.get(name)}".encode()).hexdigest()[:16]
+        network = EncoderBackbone(name, digest, None, (STATISTICS, PENULTIMATE, TONES, LOCAL), make_outside)
     else:
         network = load_backbone(name, device=device, folder=backbones)
     return BenchEncoder(network, seed)
@@ -234,7 +253,7 @@ def default_methods(backbones: Path | None = None, *, quick: bool = False) -> tu
     """Patterns for all methods of our weights and of the fetched networks; the paper's method, unless quick."""
     fetched = (f"{name}/*" for name in BACKBONES if is_fetched(name, backbones))
     papers = [] if quick else [PAPER_RULE, PAPER_METHOD, f"{PAPER_WEIGHTS}/combined"]
-    return (f"{OURS}/*", f"{SMALL_WEIGHTS}/combined", *papers, *fetched)
+    return (f"{OURS}/*", f"{SMALL_WEIGHTS}/combined", *papers, *fetched, *(f"{name}/*" for name in ENCODERS))
 
 
 def choose_methods(patterns: Sequence[str]) -> list[str]:
@@ -276,7 +295,7 @@ def _all_methods(encoder: str) -> list[str]:
     ours = [OURS, *PRETRAINED]
     if (found := split_discriminator(encoder)) and found[0] in ours and encoder not in ours:
         ours.append(encoder)
-    by_kind = [(ours, DISCRIMINATOR_METHODS), (BACKBONES, CLASSIFIER_METHODS)]
+    by_kind = [(ours, DISCRIMINATOR_METHODS), (BACKBONES, CLASSIFIER_METHODS), (ENCODERS, OUTSIDE_METHODS)]
     if "=" in encoder:
         by_kind.append(([encoder], CLASSIFIER_METHODS if is_classifier(encoder) else OUTSIDE_METHODS))
     return [f"{name}/{method}" for names, methods in by_kind for name in names for method in methods]

@@ -4,7 +4,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -16,7 +16,14 @@ import torch
 from discopatch.bench import summary
 from discopatch.bench.baselines import CLASSES, Baseline, Setting
 from discopatch.bench.dataset import PART, BenchPlan, CorruptionPool, ImageSet, joined_digest
-from discopatch.bench.methods import REFERENCES, FittedHead, load_encoder
+from discopatch.bench.methods import (
+    OURS,
+    PLUGIN_DIGESTS,
+    REFERENCES,
+    FittedHead,
+    load_encoder,
+    method_id,
+)
 from discopatch.bench.networks.base import Array, FeatureDict
 from discopatch.bench.summary import Results
 from discopatch.bench.tables import split_discriminator, split_method
@@ -43,6 +50,8 @@ class BenchRun:
     weights: those of the encoder `discopatch`.
     cache: the folder for features. Default: in the folder of the run.
     backbones: the folder of fetched networks.
+    weights_name: the name in the results of the weights, such as their file's. Default: discopatch.
+    plugins: the digest of each file of a plugin, by its name.
     optional: methods that are left out, with a notice, where they cannot be run; others are an error then.
     """
 
@@ -55,6 +64,8 @@ class BenchRun:
     cache: Path | None = None
     device: str = "auto"
     backbones: Path | None = None
+    weights_name: str | None = None
+    plugins: Mapping[str, str] = field(default_factory=dict)
     optional: Collection[str] = ()
     notice: Callable[[str], object] = lambda text: None
     progress: BenchProgress = lambda activity, done, total: None
@@ -87,6 +98,8 @@ class BenchRun:
         remove_leftovers(self.features, below=True)
         self.score()
         results = {**self.summarise(), "left_out": self.left_out}
+        names = {each: self._shown(split_method(each)[0]) for each in [*self.methods, *self.left_out]}
+        results = rename(results, {each: f"{encoder}/{split_method(each)[1]}" for each, encoder in names.items()})
         path, plan = self.folder / RESULTS, self.plan
         seconds = time.perf_counter() - self.start
         if path.exists():  # the time before the run was stopped, or before something was added to it
@@ -95,6 +108,7 @@ class BenchRun:
         origin = summary.provenance(
             self.weights, seeds=plan.seeds, resamples=plan.resamples, device=device, seconds=seconds
         )
+        origin["plugins"] = dict(self.plugins)
         results = {"format": FORMAT, "suite": plan.suite.name, "made": origin, **results}
         write_json(path, results)
         return results
@@ -127,7 +141,7 @@ class BenchRun:
             extracted = self._extract([part for _, part in parts], encoders)
             for (each, part), features in zip(parts, extracted, strict=True):
                 self.progress(f"scoring ({protocol}): {each.name}", done, total)
-                scored.append({key: fitted[key].score(features[encoder_of(key)]) for key in missing[each.name]})
+                scored.append({key: score_part(key, fitted[key], features, len(part)) for key in missing[each.name]})
                 done += len(part)
                 if part.first + len(part) == len(each):
                     scores = {key: np.concatenate([one[key] for one in scored]) for key in scored[0]}
@@ -141,7 +155,8 @@ class BenchRun:
             same = [images.digest, fit_set.digest, *self.plan.fit_classes(seed)]
             for name, settings in self.settings.items():
                 own = [str(FEATURES), self._digest(split_method(name)[0]), name, json.dumps(settings, sort_keys=True)]
-                keys[f"{seed}:{name}"] = joined_digest([*own, *same])
+                code = PLUGIN_DIGESTS.get(method_id(split_method(name)[1]))
+                keys[f"{seed}:{name}"] = joined_digest([*own, *same, *([code] if code else [])])
         return keys
 
     def _fit(self, seed: int, images: ImageSet, names: Sequence[str]) -> dict[str, Baseline | FittedHead]:
@@ -196,6 +211,13 @@ class BenchRun:
         name = hashlib.sha256(f"{FEATURES} {self._digest(encoder)} {images.digest}".encode()).hexdigest()[:32]
         return self.features / name[:2] / f"{name}.safetensors"
 
+    def _shown(self, encoder: str) -> str:
+        """The name of an encoder in the results: discopatch-64 -> mine.safetensors-64."""
+        own = split_discriminator(encoder)
+        return (
+            self.weights_name + encoder.removeprefix(OURS) if self.weights_name and own and own[0] == OURS else encoder
+        )
+
     def _digest(self, encoder: str) -> str:
         return self.encoders[encoder].network.digest
 
@@ -237,7 +259,7 @@ class BenchRun:
             encoder = split_method(name)[0]
             discriminator = split_discriminator(encoder)
             methods[name] = {
-                "encoder": encoder,
+                "encoder": self._shown(encoder),
                 "digest": self._digest(encoder),
                 "parameters": self.encoders[encoder].network.parameters,
                 "milliseconds": latencies.get(name),
@@ -251,6 +273,22 @@ class BenchRun:
             data[protocol] = {images.name: summary.describe_set(images) for images in sets}
         sizes = {"fit": plan.fit, "test": len(plan.sets(plan.protocols[0])[0])}
         return {"sizes": sizes, "methods": methods, "protocols": protocols, "data": data}
+
+
+def score_part(key: str, method: Baseline | FittedHead, features: Mapping[str, FeatureDict], images: int) -> Array:
+    """The scores (images,), or ParameterError where a method of a plugin gives others."""
+    scores = np.asarray(method.score(features[encoder_of(key)]), np.float64)
+    if scores.shape != (images,) or np.isnan(scores).any():
+        problem = "NaN" if scores.shape == (images,) else f"shape {scores.shape} for {images} images"
+        raise ParameterError(f"{key.partition(':')[2]} gives scores of {problem}: return one number for each image")
+    return scores
+
+
+def rename(content: Any, names: Mapping[str, str]) -> Any:
+    """Results in which methods have other names."""
+    if isinstance(content, Mapping):
+        return {names.get(key, key): rename(each, names) for key, each in content.items()}
+    return names.get(content, content) if isinstance(content, str) else content
 
 
 def encoder_of(key: str) -> str:

@@ -107,9 +107,11 @@ def summarise_protocol(
 
     corruptions: Results = {}
     severities: Results = {name: {} for name in names}
+    corrupted: dict[str, Measured] = {}
     for images, estimates in measured:
         if images.level:
             corruptions.setdefault(images.level[0], {})[str(images.level[1])] = by_method(estimates)
+            corrupted.setdefault(images.level[0], []).append((images, estimates))
     for severity in plan.severities:
         if found := [each for each in measured if each[0].level and each[0].level[1] == severity]:
             for name in names:
@@ -126,7 +128,12 @@ def summarise_protocol(
             if images.group in ("near", "far", "control")
         },
         "corruptions": corruptions,
+        "corruption_means": {
+            corruption: {name: rounded(mean_estimates(found, f"{first}:{name}")) for name in names}
+            for corruption, found in corrupted.items()
+        },
         "control": {name: control[f"{first}:{name}"]["auroc"].rounded() for name in names},
+        "images": {group: sum(len(images) for images, _ in found) for group, found in groups.items()},
         "means": {group: {name: rounded(each) for name, each in found.items()} for group, found in means.items()},
         "severities": severities,
         "reference": reference,

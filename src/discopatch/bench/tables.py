@@ -7,8 +7,6 @@ from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from discopatch.utils import require, write_atomically
 
 if TYPE_CHECKING:
@@ -20,14 +18,17 @@ Cells = list[str]
 
 COLUMNS = ("protocol", "set", "group", "method", "metric", "value", "low", "high")
 MEAN = "mean"
+INTERVAL = "{:.1f} [{:.1f}, {:.1f}]"
 READING = """The best of each column is in bold. AUROC is the probability that an out-of-distribution image scores
 higher than a normal one; 50 is chance. FPR95 is the share of normal images flagged when 95 % of the
 out-of-distribution ones are. Both are times 100. *Matched*: all images have the same preprocessing. *Paper*: the
 preprocessing behind the published figures, which differs between normal and other images. *Control*: normal images
 with the preprocessing of a set, against normal images; far from 50, the row measures the preprocessing and not the
-images. *Ahead*: the reference minus this method, paired over the same images. Intervals are 95 %, over test images."""
+images. *Ahead*: the reference minus this method, paired over the same images. Intervals are 95 %, over test images;
+n is the number of images of the column, which are compared with the normal test images; corrupted images are copies
+of these."""
 
-DISCRIMINATOR = re.compile(r"(discopatch|[a-z][a-z-]*-v\d+)(?:-([1-9]\d*))?")
+DISCRIMINATOR = re.compile(r"(discopatch|[a-z][a-z-]*-v\d+|[^=/]+\.safetensors)(?:-([1-9]\d*))?")
 HEAD_LABELS = {
     "combined": "combined head",
     "components": "components head",
@@ -168,35 +169,41 @@ def result_tables(results: Results) -> dict[str, "pd.DataFrame"]:
     column = partial(_column, methods)
     tables: dict[str, dict[str, Cells]] = {}
     for protocol, found in results["protocols"].items():
-        sets = {f"{set_label(name)} ({each['group']})": each["methods"] for name, each in found["sets"].items()}
+        counts = {group: f"n={number:,}" for group, number in found["images"].items()}
+        sets = {
+            f"{set_label(name)} ({each['group']}, n={each['images']:,})": each["methods"]
+            for name, each in found["sets"].items()
+        }
         if "covariate" in found["means"]:
-            sets["Corrupted (covariate)"] = found["means"]["covariate"]
+            sets[f"Corrupted (covariate, {counts['covariate']})"] = found["means"]["covariate"]
         pairs = {
-            label: zip(_best(column(each, "auroc")), _best(column(each, "fpr95"), lowest=True), strict=True)
+            label: zip(
+                _best(column(each, "auroc", INTERVAL)), _best(column(each, "fpr95", INTERVAL), lowest=True), strict=True
+            )
             for label, each in sets.items()
         }
         means: dict[str, Cells] = {}
         seeds: dict[str, Cells] = {}
         for group, figures in found["means"].items():
-            label, ahead = LABELS[group], found["differences"].get(group, {})
-            means[f"{label}, AUROC"] = _best(column(figures, "auroc", "{:.1f} [{:.1f}, {:.1f}]"))
+            label, ahead = f"{LABELS[group]} ({counts[group]})", found["differences"].get(group, {})
+            means[f"{label}, AUROC"] = _best(column(figures, "auroc", INTERVAL))
             means[f"{label}, ahead"] = column(ahead, "auroc", "{:+.1f} [{:+.1f}, {:+.1f}]")
-            means[f"{label}, control"] = column(figures, "control")
-            means[f"{label}, against its control"] = column(figures, "route_matched")
+            means[f"{label}, control"] = column(figures, "control", INTERVAL)
+            means[f"{label}, against its control"] = column(figures, "route_matched", INTERVAL)
             seeds[f"{label}, AUROC"] = column(found["seeds"][group], "auroc", "{:.1f} ± {:.1f}")
             seeds[f"{label}, FPR95"] = column(found["seeds"][group], "fpr95", "{:.1f} ± {:.1f}")
+        levels = max(map(len, found["corruptions"].values()), default=0)
+        each_n = results["sizes"]["test"] * levels
         corruptions = {
-            set_label(name): [
-                f"{100 * np.mean([each[method]['auroc'][0] for each in levels.values()]):.1f}" for method in methods
-            ]
-            for name, levels in found["corruptions"].items()
+            f"{set_label(name)} (n={each_n:,})": column(figures, "auroc", INTERVAL)
+            for name, figures in found["corruption_means"].items()
         }
         tables |= {
             f"AUROC/FPR95 of each set, {protocol}": {
-                label: ["/".join(each) for each in pairs[label]] for label in pairs
+                label: [" / ".join(each) for each in pairs[label]] for label in pairs
             },
             f"Group means, {protocol}": means,
-            f"Over seeds, {protocol}": seeds,
+            **({f"Over seeds, {protocol}": seeds} if len(results["made"]["seeds"]) > 1 else {}),
             f"AUROC of each corruption, mean over severities, {protocol}": corruptions,
         }
     tables[f"Latency and size, {results['made']['device']}"] = {

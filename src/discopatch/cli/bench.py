@@ -24,6 +24,10 @@ METHODS = (
     "baseline with its options after it, such as resnet50/knn:k=10; repeat the option or separate them by commas. "
     "Default: our heads, the paper's score, and all heads and baselines on the networks of `discopatch data fetch`."
 )
+PLUGIN = (
+    "A file of Python that registers methods of your own; its code is run. Repeat for several. Installed packages "
+    "register theirs by the entry point discopatch.plugins."
+)
 DATA = "Root of the suite: natural/ and ood/, OpenOOD's data folder, or the folder of the solar cells' labels.csv."
 OTHER = "Another set for suites folder and solar, NAME=FOLDER or NAME=SHARD.tar; repeat for several."
 
@@ -32,6 +36,7 @@ def bench(
     suite: Annotated[str, typer.Option(help="Suite of images: solar, natural, imagenet or folder.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the run; the same command continues it.")],
     methods: Annotated[list[str] | None, typer.Option(help=METHODS)] = None,
+    plugin: Annotated[list[Path] | None, typer.Option(help=PLUGIN)] = None,
     protocol: Annotated[
         list[str] | None,
         typer.Option(help="Preprocessing: matched (one transform for all images) or paper. Default: both."),
@@ -65,6 +70,7 @@ def bench(
     from discopatch.bench.methods import choose_methods, default_methods
     from discopatch.bench.networks.fetch import BACKBONES, is_fetched
     from discopatch.bench.plots import write_plots
+    from discopatch.bench.plugins import load_plugins, plugin_errors
     from discopatch.bench.runner import BenchRun
     from discopatch.bench.suites import get_suite
     from discopatch.bench.tables import write_tables
@@ -77,6 +83,7 @@ def bench(
         require(module, "bench")
     check_output(out, folder=True)
     resolve_device(device)
+    plugins = load_plugins(plugin or [])
     given = [name.strip() for each in methods or [] for name in each.split(",") if name.strip()]
     patterns = given or default_methods(backbones, quick=quick)
     chosen = choose_methods(patterns)
@@ -100,6 +107,7 @@ def bench(
         console.print(f"{images.copies:,} copies of normal images are left out")
     plan = BenchPlan(images, loaded.transform, **{"fit": min(MAX_FIT, len(images.fit)), **sizes})
     with (
+        plugin_errors(),
         CorruptionPool(workers, frost="frost" in plan.corruptions) as pool,
         progress_bar(console, "starting") as bar,
     ):
@@ -116,6 +124,8 @@ def bench(
             pool,
             device=device,
             backbones=backbones,
+            weights_name=Path(weights).name if weights and weights.endswith(".safetensors") else None,
+            plugins=plugins,
             optional=[name for name in chosen if name not in patterns],
             notice=console.print,
             progress=progress,
@@ -145,7 +155,7 @@ def named_paths(given: Sequence[str]) -> dict[str, Path]:
 
 
 def summary_table(results: dict[str, Any]) -> "Table":
-    """A row for each method: the mean AUROC of each group under each protocol, beside that of the controls."""
+    """A row for each method: the mean AUROC of each group under each protocol, its control, and below its interval."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -153,17 +163,19 @@ def summary_table(results: dict[str, Any]) -> "Table":
     from discopatch.utils import escaped
 
     table = Table(
-        title=f"{results['suite']}: mean AUROC x 100 / control",
+        title=f"{results['suite']}: mean AUROC x 100 / control, and its 95 % interval",
         caption="Control: normal images with the same preprocessing against normal images. Where it is far from 50, "
-        "the AUROC before it measures the preprocessing.",
+        f"the AUROC before it measures the preprocessing. n: images, compared with {results['sizes']['test']:,} "
+        "normal ones.",
         box=box.SIMPLE,
         padding=(0, 1, 0, 0),
     )
-    table.add_column("method", no_wrap=True)
+    table.add_column("method", overflow="fold")
     columns = [(protocol, group) for group in GROUPS for protocol in results["protocols"]]
     columns = [each for each in columns if each[1] in results["protocols"][each[0]]["means"]]
     for protocol, group in columns:
-        table.add_column(f"{GROUPS[group]}\n{protocol}", justify="right", no_wrap=True)
+        count = results["protocols"][protocol]["images"][group]
+        table.add_column(f"{GROUPS[group]}\n{protocol}\nn={count:,}", justify="right", no_wrap=True)
     for name in results["methods"]:
         cells = [auroc_text(results["protocols"][protocol], name, group) for protocol, group in columns]
         table.add_row(Text(escaped(name)), *cells)
@@ -171,7 +183,8 @@ def summary_table(results: dict[str, Any]) -> "Table":
 
 
 def auroc_text(found: dict[str, Any], method: str, group: str) -> str:
-    """Such as 93.1/50: AUROC and control of a method in one protocol's results."""
+    """AUROC and control of a method in one protocol's results, such as 93.1/50, and a line with the interval."""
     means = found["means"][group][method]
     control = found["control"][method] if group == "covariate" else means.get("control")
-    return f"{100 * means['auroc'][0]:.1f}" + (f"/{100 * control[0]:.0f}" if control else "")
+    auroc, low, high = (100 * number for number in means["auroc"])
+    return f"{auroc:.1f}" + (f"/{100 * control[0]:.0f}" if control else "") + f"\n{low:.1f}-{high:.1f}"

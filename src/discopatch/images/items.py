@@ -3,6 +3,7 @@
 import os
 import stat
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, TypeAlias, TypeGuard
 
@@ -26,7 +27,7 @@ from discopatch.images.levels import Levels, Values
 from discopatch.images.stores import Stamp, StorePath, cause_of
 
 Place: TypeAlias = Path | StorePath
-Content: TypeAlias = Path | StorePath | bytes | IO[bytes] | Image.Image | NDArray[Any] | Exception
+Content: TypeAlias = Path | StorePath | bytes | IO[bytes] | Image.Image | NDArray[Any] | Exception | partial[Any]
 
 _OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 
@@ -52,7 +53,10 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One image that is not decoded yet; the content is an exception where it could not be reached."""
+    """One image that is not decoded yet; the content is an exception where it could not be reached.
+
+    In a listing, a `partial` reads an image of a dataset.
+    """
 
     name: str
     content: Content

@@ -6,10 +6,11 @@ import io
 import os
 import re
 import sys
-from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence, Sized
 from contextlib import suppress
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from functools import partial
 from importlib.util import find_spec
 from itertools import count, groupby, islice
 from operator import itemgetter
@@ -32,6 +33,7 @@ from discopatch.images.decode import (
 )
 from discopatch.images.image import DEFAULT_LIMITS, EXAMPLES, Limits, NamedImage, Refusal, RefusalReason
 from discopatch.images.items import (
+    Content,
     Item,
     Place,
     Reading,
@@ -180,6 +182,12 @@ def _list(source: object, numbers: "count[int]", reading: Reading) -> Iterator[o
             yield Item(_number(numbers), bytes(source))  # a buffer may be filled again
         case Image.Image():
             yield Item(_number(numbers), source)
+        case _ if _is_dataset(source):
+            if isinstance(source, Iterable):
+                yield map(_image_of, source)
+            else:
+                for index in range(len(source)):
+                    yield Item(_number(numbers), partial(_read_sample, source, index))
         case np.ndarray():
             for array in source if source.ndim == 4 else [source]:
                 yield Item(_number(numbers), array)
@@ -198,7 +206,7 @@ def _list(source: object, numbers: "count[int]", reading: Reading) -> Iterator[o
         case _:
             raise ParameterError(
                 f"cannot read images from {type(source).__name__}: give a path, folder, pattern, URI, shard, bytes, "
-                "open file, PIL image, array, tensor, or an iterable of these"
+                "open file, PIL image, array, tensor, dataset of torch, or an iterable of these"
             )
 
 
@@ -221,6 +229,8 @@ def _entries(parts: Iterable[object], numbers: "count[int]", reading: Reading, l
             yield Item(part, Path(part))
         elif isinstance(part, Item) and is_readable(part.content):
             yield Item(part.name, read_object(part.content, limits))
+        elif isinstance(part, Item) and isinstance(part.content, partial):
+            yield Item(part.name, part.content(reading, limits))  # here, as datasets need not be safe for threads
         elif isinstance(part, Entry):
             yield part
         else:
@@ -228,6 +238,29 @@ def _entries(parts: Iterable[object], numbers: "count[int]", reading: Reading, l
             for one in part:
                 copied = one.copy() if isinstance(one, np.ndarray) else one  # generators may refill one buffer
                 yield from _entries(_list_inner(copied, numbers, reading), numbers, reading, limits)
+
+
+def _read_sample(dataset: Any, index: int, reading: Reading, limits: Limits) -> Content:
+    """The image at that place of a dataset of torch, or why there is none."""
+    try:
+        sample = _list_inner(_image_of(dataset[index]), count(), reading)
+        found = [*Source([sample], reading).items(limits)]
+    except Exception as error:  # anything that code of a user raises
+        return ImageError(RefusalReason.UNREADABLE, f"the dataset raises {type(error).__name__}: {error}")
+    if len(found) != 1:
+        return ImageError(RefusalReason.UNSUPPORTED, f"the dataset gives {len(found)} images in place of one")
+    return found[0].content
+
+
+def _image_of(sample: Any) -> Any:
+    """The image of (image, label), or the sample itself."""
+    return sample[0] if isinstance(sample, tuple | list) and sample else sample
+
+
+def _is_dataset(source: object) -> "TypeGuard[Any]":
+    """Whether it is a dataset of torch with a length or an iterator; torch is not imported for this."""
+    data = sys.modules.get("torch.utils.data")
+    return data is not None and isinstance(source, data.Dataset) and isinstance(source, Sized | Iterable)
 
 
 def _number(numbers: "count[int]") -> str:

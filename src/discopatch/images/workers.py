@@ -75,7 +75,7 @@ def read_images(
     a Parquet table (`photos.parquet#column` names the column), a list of names (.txt, .csv), each of these also as the
     URI of a store (s3://, gs://, abfs://, hdfs://), a `Source`, a `Shard`, an encoded image as bytes or as an open
     binary file, a PIL image, an array (H, W), (H, W, C) or (N, H, W, C), a tensor (H, W), (C, H, W) or (N, C, H, W), or
-    an iterable of these, even an endless one.
+    an iterable of these, even an endless one, or a dataset of torch, of images or (image, label).
     The stream is the same for any number of `workers`, which read, decode and transform a few images ahead. Workers are
     threads; on many cores `Processes` are faster. Images that exceed the `limits` are refused unread.
 
