@@ -65,6 +65,7 @@ def test_a_recipe_runs_where_its_program_is_installed(
         pytest.skip(f"{block.needs} is not installed")
     shutil.copytree(prepared, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "home").mkdir()
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     names = {"__name__": "page"}
     with ExitStack() as stack:
