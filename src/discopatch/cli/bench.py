@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 GROUPS = {"near": "near", "far": "far", "covariate": "corrupt"}
+FILE_WIDTH = 100  # columns at least, where the table is not printed on a terminal
 
 data_option = partial(typer.Option, rich_help_panel="Images")
 size_option = partial(typer.Option, rich_help_panel="Sizes")
@@ -135,7 +136,8 @@ def bench(
         if figures:
             progress("drawing figures", 0, 1)
             write_plots(out / "figures", results)
-    Console().print(summary_table(results))
+    printed = Console()
+    printed.print(summary_table(results), width=None if printed.is_terminal else max(printed.width, FILE_WIDTH))
     written = ["results.json", "results.csv", "tables.md", "tables.tex", *(["figures/"] if figures else [])]
     console.print(escaped(f"{out}/{', '.join(written)}"))
 
@@ -178,7 +180,7 @@ def summary_table(results: dict[str, Any]) -> "Table":
         table.add_column(f"{GROUPS[group]}\n{protocol}\nn={count:,}", justify="right", no_wrap=True)
     for name in results["methods"]:
         cells = [auroc_text(results["protocols"][protocol], name, group) for protocol, group in columns]
-        table.add_row(Text(escaped(name)), *cells)
+        table.add_row(Text(escaped(name).replace("/", "/\n", 1)), *cells)
     return table
 
 
