@@ -3,16 +3,19 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from discopatch.audit import Audit
 from discopatch.calibration import DetectionRate, images_needed
 from discopatch.evaluation import Evaluation
 from discopatch.gate import FolderTest
 from discopatch.images import Refusal
 from discopatch.results import COMPONENT_WORDS, Explanation, Prediction
+
+if TYPE_CHECKING:
+    from discopatch.audit import Audit
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +115,7 @@ class AuditContent:
     """Everything that the page of an audit shows."""
 
     title: str
-    audit: Audit
+    audit: "Audit"
     settings: Mapping[str, object]
     created: str  # ISO 8601
     smallest_p_value: float = 0.0

@@ -13,7 +13,7 @@ from functools import cache
 from importlib.resources import files
 from math import floor, isfinite, log10
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -21,7 +21,6 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 from PIL import Image
 
-from discopatch.audit import MAX_GROUPS, MAX_SHOWN, Audit
 from discopatch.evaluation import Evaluation
 from discopatch.explain.heatmap import LEAST, MOST, colour_layer, css_gradient, to_image
 from discopatch.gate import FolderTest
@@ -30,6 +29,9 @@ from discopatch.report.content import AuditContent, EvaluationContent, ReportCon
 from discopatch.report.histogram import Histogram
 from discopatch.results import Explanation, FittedDetector, PredictedImage, Prediction
 from discopatch.utils import counted, write_atomically
+
+if TYPE_CHECKING:
+    from discopatch.audit import Audit
 
 MAX_CARDS = 100  # images with heatmaps, of 3 bytes a pixel in memory until the page is written
 MAX_ROWS = 2_000  # rows that a phone sorts at once
@@ -119,8 +121,10 @@ def write_evaluation(path: Path, evaluation: Evaluation, detector: FittedDetecto
     _write(path, _render("evaluation.html.j2", content=content))
 
 
-def write_audit(path: Path, audit: Audit, *, title: str, settings: Mapping[str, object], created: str) -> None:
+def write_audit(path: Path, audit: "Audit", *, title: str, settings: Mapping[str, object], created: str) -> None:
     """Writes the findings of an audit, with pictures, as one HTML file."""
+    from discopatch.audit import MAX_GROUPS, MAX_SHOWN  # with torch, which exports do not need
+
     content = AuditContent(title, audit, settings, created)
     _write(path, _render("audit.html.j2", content=content, max_groups=MAX_GROUPS, max_shown=MAX_SHOWN))
 
