@@ -277,8 +277,18 @@ def test_features_of_an_image_that_cannot_be_read_are_an_error(fitted: Detector)
 def test_parameters_can_be_read_and_make_the_same_detector() -> None:
     weights = tiny_weights()
     new = Detector(weights, head="logit", patches=9, seed=4)
-    names = ["weights", "head", "false_alarm_rate", "confidence", "patches", "sampling", "seed", "reason_images", "detection_images"]
-    names += ["resolution", "levels", "bands", "device", "batch_size", "precision", "decoder"]
+    names = ["weights", "head", "false_alarm_rate", "confidence", "patches", "sampling", "seed"]
+    names += [
+        "reason_images",
+        "detection_images",
+        "resolution",
+        "levels",
+        "bands",
+        "device",
+        "batch_size",
+        "precision",
+        "decoder",
+    ]
     names += ["max_pixels", "max_bytes"]
     assert list(new.get_params()) == names
     assert new.get_params()["weights"] is weights
