@@ -124,19 +124,6 @@ def test_the_newest_stay_and_totals_count_all(place: Place) -> None:
         assert len(history.recent("other")) == 5
 
 
-def test_predictions_that_are_not_exported_yet_outlive_the_limit(place: Place) -> None:
-    with History(place, keep=3) as history:
-        first = add(history, NORMAL)[0]
-        with history.transaction() as change:
-            change.put("camera", exporting=True, exported=first)
-        add(history, *numbered(9))
-        assert len(names(history)) == 9
-        with history.transaction() as change:
-            change.put("camera", exporting=False)
-        add(history, NORMAL)
-        assert len(names(history)) == 3
-
-
 def test_names_that_are_not_unicode_are_escaped_and_their_files_are_exact(place: Place) -> None:
     name = os.fsdecode(b"caf\xe9.png")
     with History(place) as history, history.transaction() as change:

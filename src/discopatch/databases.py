@@ -15,7 +15,7 @@ from discopatch.utils import require, try_lock
 
 IN_MEMORY = ":memory:"  # in place of a path
 ADDRESSES = ("postgresql://", "postgres://")
-APPLICATION, VERSION = 0x64697363, 6  # in the header of a file: "disc", and the version of the tables
+APPLICATION, VERSION = 0x64697363, 7  # in the header of a file: "disc", and the version of the tables
 PATIENCE = 30.0  # seconds for which another process may write to a file
 LARGEST_JOURNAL = 2**24  # bytes that the journal keeps on disk
 FULL_CODES = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_IOERR_FSYNC}

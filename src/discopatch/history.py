@@ -25,8 +25,7 @@ SQL_TYPES = {str: "TEXT", float: "DOUBLE PRECISION", bool: "BOOLEAN"}
 TABLES = f"""
 CREATE TABLE detectors (
     name TEXT PRIMARY KEY, state {{bytes}}, changes BIGINT NOT NULL DEFAULT 0,
-    images BIGINT NOT NULL DEFAULT 0, flagged BIGINT NOT NULL DEFAULT 0, refused BIGINT NOT NULL DEFAULT 0,
-    exported BIGINT NOT NULL DEFAULT 0, exporting BOOLEAN NOT NULL DEFAULT FALSE
+    images BIGINT NOT NULL DEFAULT 0, flagged BIGINT NOT NULL DEFAULT 0, refused BIGINT NOT NULL DEFAULT 0
 );
 CREATE TABLE predictions (
     id {{number}}, detector TEXT NOT NULL, time DOUBLE PRECISION NOT NULL,
@@ -46,13 +45,10 @@ CREATE TABLE notifications (
 );
 CREATE TABLE files (detector TEXT, path {{bytes}}, stamp TEXT NOT NULL, PRIMARY KEY (detector, path));
 """
-# Removes the predictions of a detector beyond the newest, but none that has still to be exported.
+# Removes the predictions of a detector beyond the newest.
 PRUNE = """
-DELETE FROM predictions WHERE detector = ? AND id <= (
-    SELECT CASE WHEN exporting AND exported < id THEN exported ELSE id END
-    FROM predictions JOIN detectors ON detector = detectors.name
-    WHERE detector = ? ORDER BY id DESC LIMIT 1 OFFSET ?
-)
+DELETE FROM predictions WHERE detector = ?
+    AND id <= (SELECT id FROM predictions WHERE detector = ? ORDER BY id DESC LIMIT 1 OFFSET ?)
 """
 
 
@@ -168,11 +164,12 @@ class History(AbstractContextManager["History"]):
     def add_alarm(self, detector: str, time: float, status: Mapping[str, Any]) -> int:
         return self.insert("alarms", detector=detector, time=time, status=json.dumps(status))
 
-    def put(self, detector: str, **values: object) -> None:
-        """Sets columns of the detector: the monitor's `state`, whether it is `exporting`, the last id `exported`."""
-        self.execute("INSERT INTO detectors (name) VALUES (?) ON CONFLICT DO NOTHING", detector)
-        for column, value in values.items():
-            self.execute(f"UPDATE detectors SET {column} = ? WHERE name = ?", value, detector)
+    def put(self, detector: str, *, state: bytes) -> None:
+        """Sets the state of the monitor."""
+        self.execute(
+            "INSERT INTO detectors (name, state) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET state = excluded.state",
+            *(detector, state),
+        )
 
     def begin_change(self, detector: str) -> int:
         """Locks the detector to the end of the transaction; returns the number of this change of its state."""

@@ -188,7 +188,6 @@ def test_wrong_places_and_options_are_one_line(run: Run, saved: Path, folder: Pa
     assert_error(run("watch", folder, *arguments, "--database", tmp_path / "self"), "self")
     (tmp_path / "notes.txt").write_text("important notes, and no database\n" * 9)
     assert_error(run("watch", folder, *arguments, "--database", tmp_path / "notes.txt"), "notes.txt")
-    assert_error(run("watch", folder, *arguments, "--parquet", folder / "parts"), "--parquet")
     assert_error(run("watch", folder, *arguments, "--webhook", "ftp://host"), "webhook")
     assert_error(run("watch", folder, *arguments, "--rate", "1.5", "--database", tmp_path / "new.sqlite"), "rate")
     assert_usage_error(run("watch", folder, *arguments, "--poll", "0"), "--poll")

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pyarrow.parquet
 import pytest
 
 from discopatch.calibration import Guarantee
@@ -220,11 +219,11 @@ def test_a_full_disk_stops_scoring_and_loses_nothing(tmp_path: Path, monkeypatch
 
 
 def test_a_deleted_history_ends_it_and_the_next_start_scores_everything_again(tmp_path: Path) -> None:
-    watched, parts = Watched(tmp_path), tmp_path / "parts"
+    watched = Watched(tmp_path)
     for number in range(3):
         watched.put(f"{number}.png")
     with History(watched.database) as history:
-        watcher = watched.watcher(history, parquet=parts)
+        watcher = watched.watcher(history)
         watcher.run(once=True)
         watched.database.unlink()
         watched.put("3.png")
@@ -232,9 +231,7 @@ def test_a_deleted_history_ends_it_and_the_next_start_scores_everything_again(tm
         with pytest.raises(RunError, match=r"history\.sqlite was deleted"):
             watcher.run(once=True)
     names = [f"{number}.png" for number in range(5)]
-    assert sorted(watched.once(parquet=parts)) == names
-    assert set(pyarrow.parquet.read_table(parts)["name"].to_pylist()) == set(names)
-    assert sum(pyarrow.parquet.read_table(path).num_rows for path in parts.iterdir()) == 3 + 5, "no file is replaced"
+    assert sorted(watched.once()) == names
 
 
 def test_a_stop_finishes_the_current_image(tmp_path: Path) -> None:
@@ -271,7 +268,7 @@ def run_in_process(watched: Watched, kill: str) -> int:
 
     try:
         with History(watched.database) as history:
-            watcher = watched.watcher(history, parquet=watched.folder.parent / "parts")
+            watcher = watched.watcher(history)
             real, history.transaction = history.transaction, transaction  # type: ignore[method-assign]
             watcher.run(once=True)
         os._exit(0)
@@ -280,15 +277,13 @@ def run_in_process(watched: Watched, kill: str) -> int:
 
 
 @pytest.mark.slow
-def test_killed_watchers_store_what_one_that_was_not_stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Transactions are those of predictions and, at the end, of Parquet files, which are written before."""
-    monkeypatch.setattr(watcher, "PART_ROWS", 50)
+def test_killed_watchers_store_what_one_that_was_not_stores(tmp_path: Path) -> None:
     expected, watched = Watched(tmp_path / "expected"), Watched(tmp_path / "killed")
     for each in (expected, watched):
         for number in range(400):
             each.put(f"{number}.png", number % 17 / 5 - 1.5, age=7200 - number)
     expected.once()
-    for kill in ("in 1", "after 1", "in 2", "after 2", "in 1", "in 6", "after 2", "in 1", "in 3"):
+    for kill in ("in 1", "after 1", "in 2", "after 2", "in 1", "after 2", "in 1"):
         assert run_in_process(watched, kill) == -signal.SIGKILL, kill
     assert run_in_process(watched, "never") == 0
     names = [f"{number}.png" for number in range(400)]
@@ -296,21 +291,3 @@ def test_killed_watchers_store_what_one_that_was_not_stores(tmp_path: Path, monk
         assert kept(found) == kept(whole) == names
         assert found.state("camera") == whole.state("camera")
         assert found.counts("camera") == whole.counts("camera")
-    parts = sorted((tmp_path / "killed" / "parts").iterdir())
-    rows = [row["name"] for path in parts for row in pyarrow.parquet.read_table(path).to_pylist()]
-    assert rows == names
-
-
-def test_parquet_has_the_row_of_a_prediction_and_outlives_the_limit(tmp_path: Path) -> None:
-    watched = Watched(tmp_path)
-    for number in range(3):
-        watched.put(f"{number}.png", number / 3)
-    with History(watched.database, keep=1) as history:
-        watched.watcher(history, parquet=tmp_path / "parts").run(once=True)
-        watched.put("3.png", "")
-        watched.watcher(history, parquet=tmp_path / "parts").run(once=True)
-        assert kept(history) == ["3.png"]
-    table = pyarrow.parquet.read_table(tmp_path / "parts")
-    assert table.column_names == [*column_types(), "time"]
-    assert table["score"].to_pylist() == [0.0, 1 / 3, 2 / 3, None]
-    assert table["is_ood"].to_pylist() == [False, False, False, None]

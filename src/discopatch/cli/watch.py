@@ -45,9 +45,6 @@ def watch(
     group: Annotated[float | None, stream_option(help=GROUP, min=0)] = None,
     keep_frames: Annotated[Path | None, stream_option(help=KEEP)] = None,
     database: Annotated[Path | None, store_option(help=DATABASE)] = None,
-    parquet: Annotated[
-        Path | None, store_option(help="Folder to which predictions are also written as Parquet.")
-    ] = None,
     webhook: Annotated[str | None, message_option(metavar="URL", help="Post messages as JSON.")] = None,
     command: Annotated[str | None, message_option("--exec", metavar="CMD", help=EXEC)] = None,
     mqtt: Annotated[str | None, message_option(metavar="URL", help=MQTT)] = None,
@@ -64,13 +61,14 @@ def watch(
     start continues, also after a kill.
     """
     import discopatch
+    from discopatch.errors import ParameterError
     from discopatch.history import History
     from discopatch.monitor import Monitor
-    from discopatch.utils import legible
+    from discopatch.utils import legible, resolved
     from discopatch.watch import frames, notify
     from discopatch.watch.arrivals import Arrivals, Source
     from discopatch.watch.mqtt import Mqtt
-    from discopatch.watch.watcher import Watcher, check_places, default_database
+    from discopatch.watch.watcher import Watcher, default_database
 
     report = line_printer(as_json=as_json)
 
@@ -92,8 +90,8 @@ def watch(
         times = {"every": every, "group": group}
         arriving = frames.Frames(source, **{key: value for key, value in times.items() if value is not None})
     place = database or default_database(located.path, source if "://" in source else arriving.name)
-    if is_folder:
-        check_places(Path(source), place, parquet)
+    if is_folder and resolved(place).is_relative_to(resolved(Path(source))):
+        raise ParameterError(f"--database {place} lies in the watched folder: choose another place")
     loaded = discopatch.load(located.path, networks=networks or (), device=device)
     with ExitStack() as stack:
         history = stack.enter_context(History(place))
@@ -121,7 +119,6 @@ def watch(
             report=report,
             deliveries=deliveries,
             on=on,
-            parquet=parquet,
             frames=None if keep_frames is None else frames.KeptFrames(keep_frames),
             put_state=(lambda state: None) if broker is None else broker.put_state,
             workers=options.readers_of(workers),

@@ -13,19 +13,18 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 from uuid import uuid4
 
-from discopatch.batch.output import legible_row, to_parquet, to_table
-from discopatch.errors import OutputError, ParameterError, RunError, StoreError
+from discopatch.batch.output import legible_row
+from discopatch.errors import OutputError, RunError, StoreError
 from discopatch.history import Counts, History, default_path
 from discopatch.images import DEFAULT_WORKERS, Workers
 from discopatch.monitor import Monitor
 from discopatch.results import FittedDetector, Prediction
-from discopatch.utils import counted, legible, require, resolved, write_atomically
+from discopatch.utils import counted, legible, resolved
 from discopatch.watch.arrivals import Arrival, Source
 from discopatch.watch.frames import KeptFrames
 from discopatch.watch.notify import Delivery
 
 COMMIT_IMAGES, COMMIT_SECONDS = 64, 1.0  # predictions are stored after so many, or so long after the first
-PART_ROWS, PART_SECONDS = 10_000, 60.0  # of a Parquet file at most, and the longest delay of a row
 FULL_PAUSE = 5.0  # seconds between tries to write to a full disk
 MINUTE = 60.0
 END_PAUSE = 5.0  # seconds for a message in delivery at the end
@@ -48,10 +47,9 @@ class Watcher:
     """Scores the images of a source as they arrive; `name` is the name of the detector in the history.
 
     Predictions are stored in one transaction with the marks of their files, the state of the monitor, alarms and
-    messages: after a kill each image is either stored or scored at the next start. With `parquet` predictions are also
-    written to Parquet files in that folder, each of them in one file. Messages are about alarms, with `on="flagged"`
-    also about flagged images; `frames` of a stream are written for each. `put_state` is called with the state at the
-    start, every minute, at each alarm and at the end.
+    messages: after a kill each image is either stored or scored at the next start. Messages are about alarms, with
+    `on="flagged"` also about flagged images; `frames` of a stream are written for each. `put_state` is called with the
+    state at the start, every minute, at each alarm and at the end.
     """
 
     def __init__(
@@ -65,19 +63,16 @@ class Watcher:
         report: Report,
         deliveries: Sequence[Delivery] = (),
         on: Literal["alarm", "flagged"] = "alarm",
-        parquet: Path | None = None,
         frames: KeptFrames | None = None,
         put_state: Callable[[Mapping[str, Any]], object] = lambda state: None,
         workers: Workers = DEFAULT_WORKERS,
     ) -> None:
-        if parquet is not None:
-            require("pyarrow", extra="parquet")
         self.stopped = threading.Event()
         self._detector, self._monitor, self._history, self._name = detector, monitor, history, name
         self._source, self._report, self._deliveries, self._workers = source, report, deliveries, workers
-        self._on, self._parquet, self._frames, self._put_state = on, parquet, frames, put_state
+        self._on, self._frames, self._put_state = on, frames, put_state
         with history.transaction():
-            history.put(name, exporting=parquet is not None, state=monitor.to_bytes())
+            history.put(name, state=monitor.to_bytes())
         marks = history.rows("SELECT path, stamp FROM files WHERE detector = ?", name)
         source.resume({os.fsdecode(path): stamp for path, stamp in marks})
         self._last_flagged: dict[str, Any] | None = None
@@ -85,7 +80,7 @@ class Watcher:
         self._problems: set[str] = set()  # those reported that last
         self._before = history.counts(name)
         self._minute_images = self._forgotten_at = self._before.images
-        self._part_at = self._minute_at = time.monotonic()
+        self._minute_at = time.monotonic()
 
     def run(self, *, once: bool = False) -> None:
         """Watches until `stopped` is set or a file ends; with `once` until all images that are there are scored."""
@@ -95,10 +90,8 @@ class Watcher:
         try:
             for _ in self._source.watch(self.stopped, once=once):
                 self._score()
-                self._write_parts()
                 self._forget()
                 self._report_status()
-            self._write_parts(everything=True)
         finally:
             finish = not self.stopped.is_set()
             for delivery in self._deliveries:
@@ -199,37 +192,6 @@ class Watcher:
         for delivery in self._deliveries:
             delivery.add(json.dumps(body))
 
-    def _write_parts(self, *, everything: bool = False) -> None:
-        """Writes full Parquet files, and every minute or with `everything` the other predictions too.
-
-        A file is named after its first prediction, with the time, as another history has the same numbers, and is
-        marked as written afterwards: if the process is killed in between, the next start replaces the same file.
-        """
-        if self._parquet is None:
-            return
-        late = everything or time.monotonic() - self._part_at >= PART_SECONDS
-        database = Path(self._history.name).absolute()
-        key = sha256(f"{database} {self._name}".encode(errors="replace")).hexdigest()[:8]
-        try:
-            while True:
-                ((last,),) = self._history.rows("SELECT exported FROM detectors WHERE name = ?", self._name)
-                entries = self._history.following(self._name, last, PART_ROWS)
-                if not entries or (len(entries) < PART_ROWS and not late):
-                    break
-                table = to_table((entry.prediction for entry in entries), self._detector.component_names)
-                times = [datetime.fromtimestamp(entry.time, UTC) for entry in entries]
-                content = to_parquet(table.append_column("time", [times]))
-                path = self._parquet / f"part-{key}-{entries[0].id:012d}-{entries[0].time:.6f}.parquet"
-                write_atomically(path, lambda partial, content=content: partial.write_bytes(content))  # type: ignore[misc]
-                with self._history.transaction() as history:
-                    history.put(self._name, exported=entries[-1].id)
-        except (OutputError, StoreError) as error:
-            self._report_problem("parts", f"{error}; these predictions are kept in the history")
-            return
-        self._report_problem("parts", None)
-        if late:
-            self._part_at = time.monotonic()
-
     def _forget(self) -> None:
         """Removes marks of files that no longer exist, from time to time."""
         images = self._history.counts(self._name).images
@@ -288,10 +250,3 @@ def default_database(detector: Path, source: str) -> Path:
     parts = os.path.abspath(detector), re.sub(r"(?<=://)[^/]*@", "", source)  # noqa: PTH100
     key = sha256(b"\0".join(map(os.fsencode, parts)))
     return default_path(f"{resolved(detector).name}-{key.hexdigest()[:8]}")
-
-
-def check_places(folder: Path, database: Path, parquet: Path | None) -> None:
-    """Raises ParameterError if something would be written into the folder."""
-    for option, path in (("--database", database), ("--parquet", parquet)):
-        if path is not None and resolved(path).is_relative_to(resolved(folder)):
-            raise ParameterError(f"{option} {path} lies in the watched folder: choose another place")
