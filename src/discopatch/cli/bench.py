@@ -136,8 +136,9 @@ def bench(
         if figures:
             progress("drawing figures", 0, 1)
             write_plots(out / "figures", results)
-    printed = Console()
-    printed.print(summary_table(results), width=None if printed.is_terminal else max(printed.width, FILE_WIDTH))
+    usual = Console()
+    printed = usual if usual.is_terminal else Console(width=max(usual.width, FILE_WIDTH))
+    printed.print(summary_table(results))
     written = ["results.json", "results.csv", "tables.md", "tables.tex", *(["figures/"] if figures else [])]
     console.print(escaped(f"{out}/{', '.join(written)}"))
 
