@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import ExifTags, Image, ImageOps
+from PIL import ExifTags, Image
 from PIL.AvifImagePlugin import AvifImageFile
 from PIL.BmpImagePlugin import BmpImageFile
 from PIL.GifImagePlugin import GifImageFile
@@ -24,7 +24,7 @@ from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
 from discopatch.errors import DiscopatchError, ImageError, MissingExtraError
-from discopatch.images.deep import READERS, TiffHeader, check_tiff, dicom_header, from_array
+from discopatch.images.deep import READERS, TiffHeader, check_tiff, dicom_header, from_array, orientation_of
 from discopatch.images.image import DEFAULT_LIMITS, Limits, Pixels, RefusalReason, check_bytes, check_pixels
 from discopatch.images.levels import BYTES, Values
 from discopatch.images.transform import SCALED
@@ -66,6 +66,9 @@ SIGNATURE = 132  # bytes at the beginning of a file
 
 MAX_SCANS = 64  # of a progressive JPEG; writers make about ten, and each is a pass over all pixels
 _NEXT_MARKER = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
+
+# Of the EXIF orientations from 2 on.
+_TURNS = ("FLIP_LEFT_RIGHT", "ROTATE_180", "FLIP_TOP_BOTTOM", "TRANSPOSE", "ROTATE_270", "TRANSVERSE", "ROTATE_90")
 
 # A list may hold one image twice, and Pillow's loading on first use is not safe for two threads.
 _LAZY_LOADING = threading.Lock()
@@ -120,7 +123,6 @@ def identify(data: bytes, name: str = "") -> str:
 
 
 def _open(kind: str, data: bytes) -> ImageFile:
-    """The image, opened but not decoded."""
     opener = _FORMATS[kind][1]
     if opener is None:
         try:
@@ -199,7 +201,6 @@ class Header(NamedTuple):
 
 
 def header_of(data: bytes, name: str = "") -> Header:
-    """The header of an encoded image, or ImageError."""
     kind, date = identify(data, name), ""
     with _pillow_errors_refuse(kind):
         if kind == "DICOM":
@@ -291,18 +292,8 @@ def _pillow_errors_refuse(kind: str) -> Iterator[None]:
 
 def _upright(image: Image.Image) -> Image.Image:
     """The image turned by its EXIF orientation, or itself when there is nothing to turn."""
-    try:
-        orientation = image.getexif().get(ExifTags.Base.Orientation, 1)
-    except Exception:  # broken metadata, of which there are many kinds, are no reason to lose the pixels
-        return image
-    if orientation == 1:
-        return image
-    # Pillow also writes the metadata anew, which fails for some that it can read: so it gets the orientation alone.
-    turned = image.copy()
-    turned.info = {key: value for key, value in image.info.items() if key == "transparency"}
-    turned.getexif()[ExifTags.Base.Orientation] = orientation
-    ImageOps.exif_transpose(turned, in_place=True)
-    return turned
+    orientation = orientation_of(image)
+    return image.transpose(Image.Transpose[_TURNS[orientation - 2]]) if orientation in range(2, 9) else image
 
 
 def _rgb(image: Image.Image) -> Image.Image:

@@ -57,12 +57,17 @@ def from_array(array: NDArray[Any], limits: Limits, *, kind: str | None = None) 
     return Values(array, kind or array.dtype.name, deep=not (fixed and array.shape[2] in (1, 3, 4)))
 
 
+def orientation_of(image: Image.Image) -> int:
+    """The EXIF orientation; 1 where the metadata are broken, which is no reason to refuse an image."""
+    try:
+        return int(image.getexif().get(274, 1))
+    except Exception:
+        return 1
+
+
 def turned(array: NDArray[Any], image: Image.Image) -> NDArray[Any]:
     """The pixels (H, W) or (H, W, bands) of an image, turned by its EXIF orientation."""
-    try:
-        orientation = image.getexif().get(274, 1)
-    except Exception:  # as in decode
-        orientation = 1
+    orientation = orientation_of(image)
     array = array.swapaxes(0, 1) if orientation in range(5, 9) else array
     return {1: array[:, ::-1], 2: array[::-1, ::-1], 3: array[::-1]}.get((orientation - 1) % 4, array)
 
