@@ -3,19 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from discopatch.calibration import DetectionRate, images_needed
-from discopatch.evaluation import Evaluation
 from discopatch.gate import FolderTest
-from discopatch.images import Refusal
 from discopatch.results import COMPONENT_WORDS, Explanation, Prediction
-
-if TYPE_CHECKING:
-    from discopatch.audit import Audit
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,12 +41,10 @@ class ReportContent:
 
     @cached_property
     def refused(self) -> list[Prediction]:
-        """The images without a score, in their order."""
         return [each for each in self.predictions if each.score is None]
 
     @cached_property
     def flagged(self) -> int:
-        """The number of flagged images."""
         return sum(bool(each.is_ood) for each in self.scored)
 
     @cached_property
@@ -87,45 +79,4 @@ class ReportContent:
 
     @property
     def smallest_p_value(self) -> float:
-        """The smallest p-value that any image can have."""
         return 1 / (len(self.calibration_scores) + 1)
-
-
-@dataclass(frozen=True, eq=False)
-class EvaluationContent:
-    """Everything that the page of an evaluation shows."""
-
-    title: str
-    evaluation: Evaluation
-    calibration_scores: NDArray[np.float64]  # (n,) of held-out normal images
-    settings: Mapping[str, str]
-    created: str  # ISO 8601
-
-    @property
-    def refused(self) -> tuple[Refusal, ...]:
-        return self.evaluation.refused
-
-    @property
-    def smallest_p_value(self) -> float:
-        return 1 / (len(self.calibration_scores) + 1)
-
-
-@dataclass(frozen=True, eq=False)
-class AuditContent:
-    """Everything that the page of an audit shows."""
-
-    title: str
-    audit: "Audit"
-    settings: Mapping[str, object]
-    created: str  # ISO 8601
-    smallest_p_value: float = 0.0
-
-    @property
-    def refused(self) -> list[Prediction]:
-        return self.audit.broken
-
-    @property
-    def calibration_scores(self) -> NDArray[np.float64]:
-        """The scores of all images, which set the decimals that are shown."""
-        scores = self.audit.predictions.scores
-        return scores[np.isfinite(scores)]

@@ -13,6 +13,7 @@ from functools import cache
 from importlib.resources import files
 from math import floor, isfinite, log10
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from discopatch.evaluation import Evaluation
 from discopatch.explain.heatmap import LEAST, MOST, colour_layer, css_gradient, to_image
 from discopatch.gate import FolderTest
 from discopatch.images import NamedImage, Pixels
-from discopatch.report.content import AuditContent, EvaluationContent, ReportContent
+from discopatch.report.content import ReportContent
 from discopatch.report.histogram import Histogram
 from discopatch.results import Explanation, FittedDetector, PredictedImage, Prediction
 from discopatch.utils import counted, write_atomically
@@ -95,12 +96,10 @@ class ReportBuilder:
 
 
 def write_report(path: Path, content: ReportContent) -> None:
-    """Writes the page of scored images."""
     _write(path, render_report(content))
 
 
 def _write(path: Path, page: str) -> None:
-    """Writes the page atomically, in UTF-8."""
     write_atomically(path, lambda partial: partial.write_text(page, encoding="utf-8", newline="\n"))
 
 
@@ -111,10 +110,12 @@ def render_report(content: ReportContent) -> str:
 
 def write_evaluation(path: Path, evaluation: Evaluation, detector: FittedDetector, *, title: str, created: str) -> None:
     """Writes the results of `detector.evaluate`, with heatmaps of the worst wrong decisions, as one HTML file."""
-    content = EvaluationContent(
+    content = SimpleNamespace(
         title=title,
         evaluation=evaluation,
+        refused=evaluation.refused,
         calibration_scores=detector.calibration_scores_,
+        smallest_p_value=1 / (len(detector.calibration_scores_) + 1),
         settings={**settings_text(detector), "digest": evaluation.detector, "seed of the ranges": str(evaluation.seed)},
         created=created,
     )
@@ -122,10 +123,18 @@ def write_evaluation(path: Path, evaluation: Evaluation, detector: FittedDetecto
 
 
 def write_audit(path: Path, audit: "Audit", *, title: str, settings: Mapping[str, object], created: str) -> None:
-    """Writes the findings of an audit, with pictures, as one HTML file."""
     from discopatch.audit import MAX_GROUPS, MAX_SHOWN  # with torch, which exports do not need
 
-    content = AuditContent(title, audit, settings, created)
+    scores = audit.predictions.scores
+    content = SimpleNamespace(
+        title=title,
+        audit=audit,
+        refused=audit.broken,
+        calibration_scores=scores[np.isfinite(scores)],
+        smallest_p_value=0.0,
+        settings=settings,
+        created=created,
+    )
     _write(path, _render("audit.html.j2", content=content, max_groups=MAX_GROUPS, max_shown=MAX_SHOWN))
 
 
@@ -138,7 +147,7 @@ def settings_text(detector: FittedDetector) -> dict[str, str]:
     }
 
 
-def _render(template: str, *, content: ReportContent | EvaluationContent | AuditContent, **values: Any) -> str:
+def _render(template: str, *, content: ReportContent | SimpleNamespace, **values: Any) -> str:
     behaviour = _resource("behaviour.js")
     return (
         _environment()
@@ -258,7 +267,6 @@ def p_value_text(p_value: float, smallest: float) -> str:
 
 
 def rounded_up(share: float) -> str:
-    """The share, rounded up to two digits."""
     exact = Decimal(f"{share:.12g}")  # 0.07 is not 0.07000000000000001
     return f"{_ROUND_UP.plus(exact).normalize():f}"
 
