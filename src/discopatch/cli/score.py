@@ -120,8 +120,8 @@ def score(
     if out is not None:
         if as_csv or as_json or fdr is not None or report is not None or boxes is not None:
             raise typer.BadParameter("--out writes Parquet, in place of --csv, --json, --fdr, --report and --boxes")
-        parts |= {"workers": None if workers is None else reading, "is_gate": fail_on is not None, "member": member}
-        fitted, scores, summary = score_to_folder(console, images, detector, out, **parts, **load)
+        parts |= {"workers": None if workers is None else reading, "member": member}
+        fitted, scores, summary = score_to_folder(console, images, detector, out, load=load, **parts)
         if summary.images and not summary.refusals.accepted and (fail_on is None or allow_refused):
             raise summary.refusals.nothing_left()
         found = None
@@ -218,7 +218,6 @@ def selection_text(images: int, calibration: int, fdr: float) -> str:
 
 
 def notice_cautions(console: "Console", counts: "Mapping[str, int]") -> None:
-    """Prints how many images have each caution."""
     from discopatch.results import CAUTIONS
 
     for name, count in counts.items():
@@ -283,20 +282,17 @@ def score_to_folder(
     detector: str,
     out: str,
     *,
+    load: dict[str, Any],
     keep: str | None,
     progress: Path | None,
-    allow_missing: bool,
-    retry: bool,
-    member: str | None,
     ray: str | None,
     actors: int | None,
     workers: "Workers | None",
-    is_gate: bool,
-    **load: Any,
+    **shared: Any,
 ) -> "tuple[FittedDetector, ScoresFolder, Summary]":
     """Scores images into a folder of Parquet and prints a summary.
 
-    `workers` are those of one process, without Ray; `load` has keywords of `discopatch.load`.
+    `workers` are those of one process, without Ray; `load` has arguments of `discopatch.load`, `shared` of `score_to`.
     """
     import discopatch
     from discopatch.batch.ray_engine import score_on_ray
@@ -312,13 +308,7 @@ def score_to_folder(
     source, path = options.source_of(images), options.detector_of(detector).path
     loaded = discopatch.load(path, **{**load, "device": local_device(load["device"])})
     with shown_progress(console, progress) as shown:
-        shared: dict[str, Any] = {
-            "allow_missing": allow_missing,
-            "retry": retry,
-            "member": member,
-            "keep": () if keep is None else tuple(dict.fromkeys(keep.split(","))),
-            "progress": shown,
-        }
+        shared |= {"keep": () if keep is None else tuple(dict.fromkeys(keep.split(","))), "progress": shown}
         if ray is None:
             run = score_to(loaded, source, out, workers=DEFAULT_WORKERS if workers is None else workers, **shared)
         else:
