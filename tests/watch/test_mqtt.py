@@ -4,7 +4,6 @@ import json
 import multiprocessing
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import threading
@@ -148,28 +147,6 @@ def test_messages_outlast_a_broker_that_is_away_and_come_in_order(broker: Broker
     assert len(reports) == 2
     assert "away" in reports[0]
     assert "there again" in reports[1]
-
-
-def test_a_broker_that_confirms_late_gets_a_message_once(
-    broker: Broker, history: History, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(mqtt, "TIMEOUT", 0.2)
-    monkeypatch.setattr(notify, "FIRST_PAUSE", 0.01)
-    with (
-        connected(f"mqtt://127.0.0.1:{broker.port}") as target,
-        delivering(history, target) as delivery,
-        broker.subscriber() as received,
-    ):
-        until(target.ready)
-        os.kill(broker.process.pid, signal.SIGSTOP)
-        queue(history, delivery, 1)
-        until(lambda: history.rows("SELECT tries FROM notifications")[0][0] >= 2)
-        os.kill(broker.process.pid, signal.SIGCONT)
-        until(lambda: delivery.queued() == 0)
-        queue(history, delivery, 2)
-        until(lambda: events(received)[-1:] == [2])
-        assert events(received) == [1, 2]
-        assert {topic for topic, *_ in received if "event" in topic} == {"discopatch/camera/event"}
 
 
 def test_a_watch_keeps_its_state_for_late_subscribers(broker: Broker, tmp_path: Path) -> None:

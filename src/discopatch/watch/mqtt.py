@@ -48,7 +48,6 @@ class Mqtt:
         self._place, self._name, self._report = f"{host}:{port}", name, report
         self._topic = f"{prefix}/{FORBIDDEN.sub(lambda found: f'%{ord(found[0]):02X}', name)}"
         self._key = f"discopatch-{hashlib.sha256(self._topic.encode()).hexdigest()[:12]}"
-        self._sent: dict[str, MQTTMessageInfo] = {}  # messages that the broker has not confirmed yet, by their id
         self._state: str | None = None
         self._connected, self._is_away = threading.Event(), False
         self._client = Client(CallbackAPIVersion.VERSION2, self._key)
@@ -69,17 +68,11 @@ class Mqtt:
         return self._connected.wait(CONNECT_PAUSE)
 
     def deliver(self, body: str) -> None:
-        """Publishes a message; TimeoutError if the broker does not confirm it in time.
-
-        It stays in the client then, which sends it again with the next connection, and another call only waits for it.
-        """
-        key = json.loads(body)["id"]
-        info = self._sent.get(key) or self._publish("event", body, retain=False)
-        self._sent[key] = info
+        """Publishes a message; TimeoutError if the broker does not confirm it in time: it may come twice then."""
+        info = self._publish("event", body, retain=False)
         info.wait_for_publish(TIMEOUT)
         if not info.is_published():
             raise TimeoutError(f"{self._place} does not confirm it")
-        del self._sent[key]
 
     def put_state(self, state: Mapping[str, Any]) -> None:
         """Publishes the state, now or with the next connection."""
