@@ -16,7 +16,6 @@ from discopatch.images.decode import is_image_name
 from discopatch.results import PredictedImage
 from discopatch.utils import require
 
-TEMPORARY_ENDS = ("~", ".part", ".partial", ".tmp", ".temp", ".crdownload", ".download", ".filepart", ".swp")
 SETTLE = 1.0  # seconds for which size and time of change of a complete file are stable
 RELIST = 30.0  # seconds between listings, for notifications that were lost
 PAUSE = 0.25  # seconds of the longest wait for notifications
@@ -157,8 +156,7 @@ class Arrivals(Source):
         """Adds files that are new or may have changed."""
         for path in paths:
             name = os.path.basename(path)  # noqa: PTH119
-            wanted = not name.startswith(".") and not name.lower().endswith(TEMPORARY_ENDS) and is_image_name(name)
-            if wanted:
+            if is_image_name(name) and not name.startswith("."):
                 self.waiting.setdefault(path, ("", self._clock()))
 
     def complete(self) -> list[Arrival]:
