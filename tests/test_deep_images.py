@@ -118,7 +118,7 @@ def test_parts_a_watched_folder_and_the_service_pass_the_same_levels(
     watched = Watched(tmp_path, detector)  # type: ignore[arg-type]
     for path in (folder / "new").iterdir():
         (watched.folder / path.name).write_bytes(path.read_bytes())
-    watched.once()
+    watched.run()
     with History(watched.database) as history:
         kept = sorted((entry.prediction.name, entry.prediction.score) for entry in history.recent("camera"))
     assert kept == [(Path(one.name).name, one.score) for one in expected]

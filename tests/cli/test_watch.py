@@ -8,21 +8,17 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 
 import discopatch
 from discopatch import Prediction
 from discopatch.history import History
-from discopatch.monitor import Monitor
 from discopatch.watch.watcher import default_database
 from tests.export.samples import run_without_torch
 from tests.samples import new_detector, one_camera, save_images
 from tests.watch.samples import until
 from tests.watch.streams import Camera, ffmpeg, make_video, needs_ffmpeg
 from tests.watch.test_mqtt import Broker, needs_mosquitto
-from tests.watch.test_notify import serving
 
 from .conftest import Run, assert_error, assert_usage_error
 
@@ -127,39 +123,6 @@ def test_a_signal_ends_it_with_status_0_and_all_is_kept(run: Run, saved: Path, f
     assert (process.returncode, err) == (0, "")
     assert "7 images" in out.splitlines()[-1]
     assert len(kept(database)) == 7
-
-
-@pytest.mark.slow
-def test_after_kills_every_image_is_stored_once_and_the_webhook_has_the_alarm_once(
-    saved: Path, folder: Path, database: Path
-) -> None:
-    """The first process is killed as it sends the message, whose answer it never reads, and two others later."""
-    names = [f"{number:03d}.png" for number in range(300)]
-    for number, name in enumerate(names):
-        noise = np.random.default_rng(number).integers(0, 256, (64, 64, 3), dtype=np.uint8)
-        Image.fromarray(noise).save(folder / name)
-        os.utime(folder / name, (1e9 + number, 1e9 + number))
-    with serving() as server:
-        arguments = (folder, "--detector", saved, "--database", database, "--rate", "0.05", "--webhook", server.url)
-        for moment in (lambda: bool(server.received), lambda: images(database) > 150, lambda: images(database) > 220):
-            server.answer = lambda received: 200 if len(server.received) > 1 else 0
-            process = start(*arguments)
-            until(moment)
-            process.kill()
-            process.communicate()
-        process = start(*arguments, "--once")
-        assert process.communicate(timeout=PATIENCE)[1] == ""
-        first, second = server.received
-    assert first == second, "the same message, with the same key"
-    found = kept(database)
-    assert [each.name for each in found] == names
-    monitor = Monitor(discopatch.load(saved, device="cpu"), 0.05)
-    for prediction in found:
-        monitor.update(prediction)
-    with History(database) as history:
-        assert history.counts("camera-3").images == 300
-        assert [each["alarm_at"] for each in history.alarms("camera-3")] == [monitor.status.alarm_at]
-        assert history.state("camera-3") == monitor.to_bytes()
 
 
 def test_another_rate_or_detector_asks_for_a_new_stream(

@@ -1,9 +1,11 @@
 """A stand-in for a detector that reads scores from files, so that thousands are scored quickly, and its watcher."""
 
 import os
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from discopatch.history import History
 from discopatch.images import Item, Refusal, RefusalReason, Workers
 from discopatch.monitor import Monitor
 from discopatch.results import PredictedImage
-from discopatch.watch.arrivals import Arrivals
+from discopatch.watch.arrivals import Arrivals, Source
 from discopatch.watch.notify import Delivery
 from discopatch.watch.watcher import Watcher
 
@@ -53,14 +55,14 @@ class ReadScores:
 
 
 class Watched:
-    """A folder, a history and the reported events, with a new watcher for every run."""
+    """A folder or a stream, a history and what was reported, with a new watcher for every run."""
 
     def __init__(self, root: Path, predictor: ReadScores | None = None, **options: Any) -> None:
         self.folder, self.database = root / "in", root / "history.sqlite"
         self.folder.mkdir(parents=True, exist_ok=True)
         self.predictor = predictor or ReadScores()
         self.options = {"settle": 0.1, **options}  # of the folder
-        self.reported: list[str] = []
+        self.reported: list[tuple[str, str]] = []
 
     def put(self, name: str, score: object = 0.0, *, age: float = 3600.0) -> Path:
         path = self.folder / name
@@ -71,6 +73,9 @@ class Watched:
         part.rename(path)
         return path
 
+    def source(self) -> Source:
+        return Arrivals(self.folder, **self.options)
+
     def watcher(self, history: History, *deliveries: Delivery, **arguments: Any) -> Watcher:
         state = history.state("camera")
         monitor = Monitor(self.predictor) if state is None else Monitor.from_bytes(state, self.predictor)  # type: ignore[arg-type]
@@ -78,21 +83,45 @@ class Watched:
             self.predictor,  # type: ignore[arg-type]
             monitor,
             history,
-            Arrivals(self.folder, **self.options),
+            self.source(),
             name="camera",
-            report=lambda event, text, values: self.reported.append(event),
+            report=lambda event, text, values: self.reported.append((event, text)),
             deliveries=deliveries,
             **arguments,
         )
 
-    def once(self, **arguments: Any) -> list[str]:
-        """Scores the files that are there; the names of all stored predictions, oldest first."""
+    def run(self, *deliveries: Delivery, once: bool = True, **arguments: Any) -> list[str]:
+        """The names of all stored predictions after a run to its end, oldest first."""
         with History(self.database) as history:
-            self.watcher(history, **arguments).run(once=True)
+            self.watcher(history, *deliveries, **arguments).run(once=once)
             return kept(history)
 
+    @contextmanager
+    def running(self, *deliveries: Delivery, history: History | None = None, **arguments: Any) -> Iterator[History]:
+        """The watcher in a thread, which is stopped and has to end without an error."""
+        errors: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                watcher.run()
+            except BaseException as error:
+                errors.append(error)
+
+        with nullcontext(history) if history is not None else History(self.database) as found:
+            watcher = self.watcher(found, *deliveries, **arguments)
+            thread = threading.Thread(target=work)
+            thread.start()
+            try:
+                yield found
+            finally:
+                watcher.stopped.set()
+                thread.join(PATIENCE)
+        assert not thread.is_alive()
+        assert errors == []
+
     def events(self, *names: str) -> list[str]:
-        return [event for event in self.reported if event in names]
+        """The reported events with these names, or all but the status."""
+        return [event for event, _ in self.reported if (event in names if names else event != "status")]
 
 
 def kept(history: History) -> list[str]:

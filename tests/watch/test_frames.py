@@ -22,9 +22,8 @@ from discopatch.monitor import Monitor
 from discopatch.results import PredictedImage
 from discopatch.watch import frames
 from discopatch.watch.frames import Frames, KeptFrames, shown
-from discopatch.watch.watcher import Watcher
 
-from .samples import PATIENCE, ReadScores, kept, until
+from .samples import PATIENCE, ReadScores, Watched, kept, until
 from .streams import Camera, ffmpeg, free_port, make_video, needs_ffmpeg, sending
 
 pytestmark = needs_ffmpeg
@@ -47,57 +46,17 @@ class ReadPixels(ReadScores):
         return PredictedImage(Prediction(item.name, score, p_value, p_value <= 0.01), None, None)
 
 
-class Watched:
-    """A stream, a history and the reported events, with a new watcher for every run."""
+class WatchedFrames(Watched):
+    """A stream, a history and the reported events."""
+
+    predictor: ReadPixels
 
     def __init__(self, root: Path, place: object, predictor: ReadPixels | None = None, **options: Any) -> None:
-        self.place, self.database, self.options = str(place), root / "history.sqlite", options
-        self.predictor, self.reported = predictor or ReadPixels(), list[tuple[str, str]]()
+        super().__init__(root, predictor or ReadPixels())
+        self.place, self.options = str(place), options
 
-    def watcher(self, history: History, **arguments: Any) -> Watcher:
-        state = history.state("camera")
-        monitor = Monitor(self.predictor) if state is None else Monitor.from_bytes(state, self.predictor)  # type: ignore[arg-type]
-        return Watcher(
-            self.predictor,  # type: ignore[arg-type]
-            monitor,
-            history,
-            Frames(self.place, **self.options),
-            name="camera",
-            report=lambda event, text, values: self.reported.append((event, text)),
-            **arguments,
-        )
-
-    def run(self, *, once: bool = False, **arguments: Any) -> list[str]:
-        """The names of all stored predictions after a run to the end, oldest first."""
-        with History(self.database) as history:
-            self.watcher(history, **arguments).run(once=once)
-            return kept(history)
-
-    @contextmanager
-    def running(self, **arguments: Any) -> Iterator[History]:
-        """The watcher in a thread, which is stopped and has to end without an error."""
-        errors: list[BaseException] = []
-
-        def work() -> None:
-            try:
-                watcher.run()
-            except BaseException as error:
-                errors.append(error)
-
-        with History(self.database) as history:
-            watcher = self.watcher(history, **arguments)
-            thread = threading.Thread(target=work)
-            thread.start()
-            try:
-                yield history
-            finally:
-                watcher.stopped.set()
-                thread.join(PATIENCE)
-        assert not thread.is_alive()
-        assert errors == []
-
-    def events(self) -> list[str]:
-        return [event for event, _ in self.reported if event != "status"]
+    def source(self) -> Frames:
+        return Frames(self.place, **self.options)
 
 
 def images(history: History) -> int:
@@ -115,10 +74,10 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_frames_of_a_file_are_named_by_their_time_and_end_the_run(tmp_path: Path, clip: Path) -> None:
-    watched = Watched(tmp_path, clip)
+    watched = WatchedFrames(tmp_path, clip)
     names = clip_names(*range(0, 100, 10))
-    assert watched.run() == names
-    assert watched.run() == names, "nothing twice"
+    assert watched.run(once=False) == names
+    assert watched.run(once=False) == names, "nothing twice"
     assert watched.run(once=True) == names
     assert watched.predictor.names == names
     assert watched.events() == []
@@ -140,15 +99,15 @@ def test_frames_are_the_pixels_that_ffmpeg_writes(tmp_path: Path, clip: Path) ->
 def test_other_containers_and_a_stream_without_times_have_the_same_frames(tmp_path: Path, suffix: str) -> None:
     rate = 25 if suffix == "h264" else 10  # it has none in the file: 25 is what players take
     path = make_video(tmp_path / f"clip.{suffix}", "-bf", 2, rate=rate)
-    assert len(Watched(tmp_path, path).run()) == 10
+    assert len(WatchedFrames(tmp_path, path).run(once=False)) == 10
 
 
 def test_a_killed_watch_of_a_file_continues_with_the_frames_of_one_that_was_not(tmp_path: Path, clip: Path) -> None:
     (tmp_path / "other").mkdir()
-    whole = Watched(tmp_path / "other", clip, every=0.3, group=1)
+    whole = WatchedFrames(tmp_path / "other", clip, every=0.3, group=1)
     expected = whole.run()
     assert expected == clip_names(*range(0, 100, 3))
-    watched = Watched(tmp_path, clip, every=0.3, group=1)
+    watched = WatchedFrames(tmp_path, clip, every=0.3, group=1)
     for kill in (3, 2, 2):
         if (pid := os.fork()) == 0:
             with History(watched.database) as history:
@@ -166,20 +125,20 @@ def test_a_killed_watch_of_a_file_continues_with_the_frames_of_one_that_was_not(
                 watcher.run()
             os._exit(0)
         os.waitpid(pid, 0)
-    assert watched.run() == expected
+    assert watched.run(once=False) == expected
     with History(watched.database) as history, History(whole.database) as other:
         assert history.state("camera") == other.state("camera"), "the same frames counted"
 
 
 def test_a_replaced_file_is_watched_from_its_beginning(tmp_path: Path) -> None:
-    watched = Watched(tmp_path, make_video(tmp_path / "clip.mp4", seconds=2))
-    assert watched.run() == clip_names(0, 10)
+    watched = WatchedFrames(tmp_path, make_video(tmp_path / "clip.mp4", seconds=2))
+    assert watched.run(once=False) == clip_names(0, 10)
     make_video(tmp_path / "clip.mp4", seconds=3)
-    assert watched.run() == clip_names(0, 10, 0, 10, 20)
+    assert watched.run(once=False) == clip_names(0, 10, 0, 10, 20)
 
 
 def test_a_slow_detector_gets_every_frame_of_a_file(tmp_path: Path, clip: Path) -> None:
-    watched = Watched(tmp_path, clip, every=0.1)
+    watched = WatchedFrames(tmp_path, clip, every=0.1)
     watched.predictor.resume.clear()
     with watched.running() as history:
         source_is_full = threading.Event()
@@ -194,16 +153,16 @@ def test_a_damaged_file_gives_its_frames_and_then_an_error(tmp_path: Path, clip:
     assert ffmpeg("-i", clip, "-c", "copy", "-movflags", "+faststart", tmp_path / "fast.mp4").wait() == 0
     content = (tmp_path / "fast.mp4").read_bytes()
     cut.write_bytes(content[: len(content) * 6 // 10])
-    watched = Watched(tmp_path, cut)
+    watched = WatchedFrames(tmp_path, cut)
     for _ in range(2):
         with pytest.raises(RunError, match=r"clip\.mp4 ends after .* of 10"):
-            watched.run()
+            watched.run(once=False)
     names = kept(History(watched.database))
     assert 3 <= len(names) < 8
     assert names == clip_names(*range(0, 10 * len(names), 10))
     cut.write_bytes(content[:3000])
     with pytest.raises(RunError, match=r"clip\.mp4"):
-        Watched(tmp_path, cut).run()
+        WatchedFrames(tmp_path, cut).run(once=False)
 
 
 def test_damage_inside_a_stream_is_counted_and_its_frames_are_not_scored(tmp_path: Path) -> None:
@@ -212,8 +171,8 @@ def test_damage_inside_a_stream_is_counted_and_its_frames_are_not_scored(tmp_pat
     for place in np.random.default_rng(0).integers(len(content) // 4, len(content), 600):
         content[place] ^= 255
     path.write_bytes(content)
-    watched = Watched(tmp_path, path, every=0.1)
-    names = watched.run()
+    watched = WatchedFrames(tmp_path, path, every=0.1)
+    names = watched.run(once=False)
     assert 40 < len(names) < 100
     assert ", 0 damaged" not in watched.reported[-1][1]
     assert "damaged" in watched.reported[-1][1]
@@ -223,13 +182,13 @@ def test_damage_inside_a_stream_is_counted_and_its_frames_are_not_scored(tmp_pat
 def test_what_is_no_video_is_one_error(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "clip.mp4").write_bytes(content)
     with pytest.raises(RunError, match=r"clip\.mp4 cannot be read .*: give a whole video"):
-        Watched(tmp_path, tmp_path / "clip.mp4").run()
+        WatchedFrames(tmp_path, tmp_path / "clip.mp4").run(once=False)
 
 
 def test_sound_alone_is_one_error(tmp_path: Path) -> None:
     assert ffmpeg("-f", "lavfi", "-i", "sine", "-t", 1, tmp_path / "tone.wav").wait() == 0
     with pytest.raises(RunError, match="no video"):
-        Watched(tmp_path, tmp_path / "tone.wav").run()
+        WatchedFrames(tmp_path, tmp_path / "tone.wav").run(once=False)
 
 
 def test_wrong_places_are_errors_at_once(tmp_path: Path) -> None:
@@ -238,13 +197,13 @@ def test_wrong_places_are_errors_at_once(tmp_path: Path) -> None:
             Frames(str(place))
         assert "secret" not in str(error.value)
     with pytest.raises(RunError, match=r"null cannot be read|no frames"):
-        Watched(tmp_path, "/dev/null").run(once=True)
+        WatchedFrames(tmp_path, "/dev/null").run(once=True)
 
 
 def test_a_stream_that_is_cut_is_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frames, "FIRST_PAUSE", 0.05)
     port = free_port()
-    watched = Watched(tmp_path, f"tcp://127.0.0.1:{port}", every=0.2, timeout=5)
+    watched = WatchedFrames(tmp_path, f"tcp://127.0.0.1:{port}", every=0.2, timeout=5)
     with watched.running() as history:
         until(lambda: watched.events() == ["away"])
         for start in range(3):
@@ -263,7 +222,7 @@ def test_a_silent_camera_is_opened_again_and_a_stop_does_not_wait_for_it(
 ) -> None:
     monkeypatch.setattr(frames, "FIRST_PAUSE", 0.05)
     with Camera(tmp_path) as camera:
-        watched = Watched(tmp_path, f"rtsp://127.0.0.1:{camera.port}/live", every=0.2, timeout=1)
+        watched = WatchedFrames(tmp_path, f"rtsp://127.0.0.1:{camera.port}/live", every=0.2, timeout=1)
         with watched.running() as history:
             until(lambda: images(history) >= 3)
             camera.is_silent = True
@@ -272,14 +231,14 @@ def test_a_silent_camera_is_opened_again_and_a_stop_does_not_wait_for_it(
             until(lambda: watched.events() == ["away", "away-ended"])
         assert not [each for each in camera.requests if each.startswith("PAUSE")], "a stream is not sought"
         camera.is_silent = True
-        stalled = Watched(tmp_path, f"rtsp://127.0.0.1:{camera.port}/live", timeout=600)
+        stalled = WatchedFrames(tmp_path, f"rtsp://127.0.0.1:{camera.port}/live", timeout=600)
         with stalled.running():
             until(lambda: len([each for each in camera.requests if each.startswith("PLAY")]) >= 3)
 
 
 def test_frames_for_which_the_detector_is_too_slow_are_dropped_and_counted(tmp_path: Path) -> None:
     port = free_port(socket.SOCK_DGRAM)
-    watched = Watched(tmp_path, f"udp://127.0.0.1:{port}", every=0.1)
+    watched = WatchedFrames(tmp_path, f"udp://127.0.0.1:{port}", every=0.1)
     with sending(f"udp://127.0.0.1:{port}?pkt_size=1316", "-f", "mpegts"), watched.running() as history:
         until(lambda: images(history) >= 1)
         source = watched.predictor
@@ -296,11 +255,11 @@ def test_a_password_is_refused_or_used_and_never_shown(tmp_path: Path, monkeypat
         address = f"127.0.0.1:{camera.port}/live?channel=2&password=hidden"
         for login in ("", "user:wrong@"):
             with pytest.raises(RunError, match=r"401.*: check the address, user and password") as error:
-                Watched(tmp_path, f"rtsp://{login}{address}").run()
+                WatchedFrames(tmp_path, f"rtsp://{login}{address}").run(once=False)
             assert "wrong" not in str(error.value)
             assert "hidden" not in str(error.value)
         monkeypatch.setenv("DISCOPATCH_CAMERA_PASSWORD", "sec ret")
-        watched = Watched(tmp_path, f"rtsp://user@{address}")
+        watched = WatchedFrames(tmp_path, f"rtsp://user@{address}")
         assert len(watched.run(once=True)) == 1
         assert "live?channel=2" in camera.requests[-1], "the camera gets the whole address"
     content = watched.database.read_bytes() + repr(watched.reported).encode()
@@ -329,8 +288,8 @@ def test_of_the_frames_of_a_group_one_counts_and_all_are_stored(tmp_path: Path, 
     for group, counted in ((0, 20), (2, 5), (60, 1)):
         place = tmp_path / str(group)
         place.mkdir()
-        watched = Watched(place, clip, every=0.5, group=group)
-        assert len(watched.run()) == 20
+        watched = WatchedFrames(place, clip, every=0.5, group=group)
+        assert len(watched.run(once=False)) == 20
         with History(watched.database) as history:
             state = history.state("camera")
         assert state is not None
@@ -343,14 +302,14 @@ def test_the_last_frames_are_kept_for_an_alarm_and_their_number_is_bounded(
     monkeypatch.setattr(frames, "KEPT_EVENTS", 2)
     (tmp_path / "kept" / "mine").mkdir(parents=True)
     predictor, delivered = ReadPixels(3, 12, 15), list[str]()
-    watched = Watched(tmp_path, clip, predictor, every=0.5)
+    watched = WatchedFrames(tmp_path, clip, predictor, every=0.5)
 
     class Queue:
         wake = threading.Event()
         add, start, queued = delivered.append, staticmethod(lambda: None), staticmethod(lambda: 0)
         stop = staticmethod(lambda *arguments, **options: None)
 
-    watched.run(frames=KeptFrames(tmp_path / "kept"), on="flagged", deliveries=[Queue()])
+    watched.run(Queue(), once=False, frames=KeptFrames(tmp_path / "kept"), on="flagged")  # type: ignore[arg-type]
     folders = sorted(path for path in (tmp_path / "kept").iterdir() if path.name != "mine")
     assert [folder.name[:8] for folder in folders] == ["flagged-"] * 2
     assert (tmp_path / "kept" / "mine").exists()
@@ -361,22 +320,3 @@ def test_the_last_frames_are_kept_for_an_alarm_and_their_number_is_bounded(
     assert names[-1] == "10-clip.mp4-00-00-06.000.jpg"
     with Image.open(folders[0] / names[-1]) as image:
         assert image.size == (160, 120)
-
-
-def test_static_scenes_raise_alarms_where_each_frame_counts_and_none_in_groups() -> None:
-    """Streams of scenes of ten frames, each with the score of another normal image."""
-    predictor = ReadPixels()
-    alarms = {"each": 0, "groups": 0}
-    for seed in range(10):
-        scores = np.random.default_rng([seed, 1]).normal(size=60)
-        monitors = {kind: Monitor(predictor, 0.05) for kind in alarms}  # type: ignore[arg-type]
-        for scene, score in enumerate(scores.tolist()):
-            for frame in range(10):
-                p_value = float(p_values([score], predictor.calibration_scores_)[0])
-                prediction = Prediction(f"{scene} {frame}", score, p_value, p_value <= 0.01)
-                monitors["each"].update(prediction)
-                monitors["groups"].update(prediction, group=str(scene))
-        for kind, monitor in monitors.items():
-            alarms[kind] += monitor.status.alarm
-    assert alarms["each"] == 10
-    assert alarms["groups"] <= 2  # of 10 at a rate of 5 %, more have a chance of about 1 %

@@ -18,45 +18,23 @@ from discopatch.images import Item
 from discopatch.results import PredictedImage, column_types
 from discopatch.watch import watcher
 from discopatch.watch.notify import Delivery, webhook
-from discopatch.watch.watcher import Watcher
 from tests.cli.test_outputs import mounted
 
-from .samples import PATIENCE, ReadScores, Watched, kept, until
+from .samples import ReadScores, Watched, kept, until
 from .test_notify import serving
-
-
-@contextmanager
-def running(watcher: Watcher) -> Iterator[None]:
-    """The watcher in a thread."""
-    errors: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            watcher.run()
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        yield
-    finally:
-        watcher.stopped.set()
-        thread.join(PATIENCE)
-    assert errors == []
 
 
 def test_files_are_scored_once_by_their_age_and_never_again(tmp_path: Path) -> None:
     watched = Watched(tmp_path)
     for number in range(5):
         watched.put(f"{number}.png", age=7200 - number)
-    assert watched.once() == [f"{number}.png" for number in range(5)]
+    assert watched.run() == [f"{number}.png" for number in range(5)]
     watched.put("5.png", 99)
     watched.put("6.png", "")
-    assert watched.once() == [f"{number}.png" for number in range(7)]
+    assert watched.run() == [f"{number}.png" for number in range(7)]
     assert set(watched.predictor.scored.values()) == {1}
     watched.put("5.png", 2)  # another file with the same name
-    assert watched.once()[7:] == ["5.png"]
+    assert watched.run()[7:] == ["5.png"]
     with History(watched.database) as history:
         assert history.counts("camera") == Counts(8, 1, 1)
         assert [entry.source for entry in history.recent("camera", 1)] == [str(watched.folder / "5.png")]
@@ -68,7 +46,7 @@ def test_files_are_scored_once_by_their_age_and_never_again(tmp_path: Path) -> N
 def test_files_are_scored_as_they_arrive_and_a_folder_may_go_away(tmp_path: Path, poll: float | None) -> None:
     watched = Watched(tmp_path, poll=poll, recursive=True)
     with History(watched.database) as history:
-        with running(watched.watcher(history)):
+        with watched.running(history=history):
             for number in range(20):
                 (watched.folder / f"{number}.png").write_text("0.5")
             until(lambda: history.counts("camera").images == 20)
@@ -114,7 +92,7 @@ def test_a_file_replaced_while_it_is_scored_is_scored_again_and_a_deleted_one_on
     watched = Watched(tmp_path, Meddling(meddle, before=before))
     watched.put("deleted.png", age=7200)
     watched.put("replaced.png", 1)
-    assert watched.once() == ["deleted.png"] * (not before) + ["replaced.png"]
+    assert watched.run() == ["deleted.png"] * (not before) + ["replaced.png"]
     with History(watched.database) as history:
         assert history.recent("camera")[0].prediction.score == 7
 
@@ -133,13 +111,13 @@ def test_a_file_that_is_being_written_is_left_for_the_next_time(tmp_path: Path) 
     until(growing.exists)
     watched.put("whole.png")
     try:
-        assert watched.once() == ["whole.png"]
+        assert watched.run() == ["whole.png"]
     finally:
         ended.set()
         thread.join()
     assert watched.events("left") == ["left"]
     growing.write_text("1")
-    assert watched.once() == ["whole.png", "growing.png"]
+    assert watched.run() == ["whole.png", "growing.png"]
 
 
 def test_a_changed_stream_is_one_alarm_with_its_message(tmp_path: Path) -> None:
@@ -179,7 +157,7 @@ def test_images_that_do_not_count_are_reported_once(tmp_path: Path) -> None:
     for number in range(20):
         watched.put(f"frame_{number}.png", 99, age=7200 - number)
     watched.put("other_1.png", 99)
-    watched.once()
+    watched.run()
     assert watched.events("uncounted", "uncounted-ended") == ["uncounted", "uncounted-ended"]
 
 
@@ -188,7 +166,7 @@ def test_a_dead_webhook_never_stops_scoring_and_its_messages_stay(tmp_path: Path
     with serving() as server, History(watched.database) as history:
         server.answer = lambda received: 0  # never answers
         delivery = Delivery(history, "camera", webhook(server.url, timeout=0.5), print)
-        with running(watched.watcher(history, delivery, on="flagged")):
+        with watched.running(delivery, history=history, on="flagged"):
             for number in range(20):
                 watched.put(f"{number}.png", 9)
             until(lambda: history.counts("camera").images == 20)
@@ -200,7 +178,7 @@ def test_a_full_disk_stops_scoring_and_loses_nothing(tmp_path: Path, monkeypatch
     watched = Watched(tmp_path)
     with mounted(tmp_path / "disk", "size=250k") as disk:
         watched.database = disk / "history.sqlite"
-        with History(watched.database) as history, running(watched.watcher(history)):
+        with History(watched.database) as history, watched.running(history=history):
             number = 0
             while not watched.events("full"):
                 watched.put(f"{number}.png")
@@ -231,7 +209,7 @@ def test_a_deleted_history_ends_it_and_the_next_start_scores_everything_again(tm
         with pytest.raises(RunError, match=r"history\.sqlite was deleted"):
             watcher.run(once=True)
     names = [f"{number}.png" for number in range(5)]
-    assert sorted(watched.once()) == names
+    assert sorted(watched.run()) == names
 
 
 def test_a_stop_finishes_the_current_image(tmp_path: Path) -> None:
@@ -246,7 +224,7 @@ def test_a_stop_finishes_the_current_image(tmp_path: Path) -> None:
         watcher = watched.watcher(history)
         watcher.run()
         assert kept(history) == [f"{number}.png" for number in range(10)]
-    assert watched.once() == [f"{number}.png" for number in range(100)]
+    assert watched.run() == [f"{number}.png" for number in range(100)]
 
 
 def run_in_process(watched: Watched, kill: str) -> int:
@@ -282,7 +260,7 @@ def test_killed_watchers_store_what_one_that_was_not_stores(tmp_path: Path) -> N
     for each in (expected, watched):
         for number in range(400):
             each.put(f"{number}.png", number % 17 / 5 - 1.5, age=7200 - number)
-    expected.once()
+    expected.run()
     for kill in ("in 1", "after 1", "in 2", "after 2", "in 1", "after 2", "in 1"):
         assert run_in_process(watched, kill) == -signal.SIGKILL, kill
     assert run_in_process(watched, "never") == 0
