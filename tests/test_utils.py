@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from discopatch.errors import MissingExtraError
-from discopatch.utils import escaped, prefetch, read_ahead, require, workplace, write_atomically
+from discopatch.utils import escaped, prefetch, read_ahead, require, write_atomically
 
 
 def names(folder: Path) -> list[str]:
@@ -63,29 +63,6 @@ def test_names_are_escaped_to_one_line_that_no_terminal_acts_on(name: str, print
     assert escaped(name) == printed
     assert escaped(printed) == printed
     printed.encode()
-
-
-@pytest.mark.parametrize("removed", [0, 1, 2])
-def test_a_signal_while_a_workplace_is_removed_leaves_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, removed: int
-) -> None:
-    """Whatever had been removed of it when the signal came."""
-    unlink, calls = Path.unlink, iter(range(100))
-
-    def stopped(path: Path, missing_ok: bool = False) -> None:
-        if next(calls) == removed:
-            raise KeyboardInterrupt
-        unlink(path, missing_ok=missing_ok)
-
-    def work() -> None:
-        with workplace(tmp_path) as place:
-            for name in ("new", "other"):
-                (place / name).write_text("half of")
-            monkeypatch.setattr(Path, "unlink", stopped)
-
-    with pytest.raises(KeyboardInterrupt):
-        work()
-    assert names(tmp_path) == []
 
 
 def test_items_are_drawn_ahead_in_a_thread_and_an_error_comes_in_its_place() -> None:

@@ -60,7 +60,6 @@ def write_atomically(path: Path, write: Callable[[Path], object], *, replace: bo
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Writes indented JSON, atomically."""
     write_atomically(path, lambda partial: partial.write_bytes(f"{json.dumps(content, indent=2)}\n".encode()))
 
 
@@ -113,11 +112,7 @@ def workplace(parent: Path) -> Iterator[Path]:
         yield folder
     finally:
         with lock, suppress(OSError):  # the next workplace removes the rest
-            try:
-                empty_workplace(folder, lock)
-            except BaseException:  # a signal during the removal
-                empty_workplace(folder, lock)
-                raise
+            empty_workplace(folder, lock)
 
 
 @contextmanager
