@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 import discopatch
-from discopatch.batch import read_scores
 from discopatch.images import Transform, open_cache
 from discopatch.model import Weights
 from discopatch.utils import remove_leftovers, staged_folder, temporary_folder, workplace, write_atomically, write_json
@@ -210,14 +209,6 @@ def case(command: str, material: Path, detector: Path, out: Path) -> Case:
             lambda out: all(path.read_text().rstrip().endswith("</html>") for path in out.glob("*.html")),
             lambda out: sorted(contents(out)),
         ),
-        "score --out": Case(
-            [*score, "--out", out / "scores"],
-            lambda out: (
-                (out / "scores" / "_manifest.parquet").exists()
-                and read_scores(out / "scores", allow_incomplete=True).to_table()
-            ),
-            contents,
-        ),
         "train": Case(
             [*train, "--set", "images=2", "--set", "patches=2", "--accelerator", "cpu", "--out", out / "run", *resume],
             lambda out: [json.loads(path.read_text()) for path in out.rglob("run.json")],
@@ -227,9 +218,7 @@ def case(command: str, material: Path, detector: Path, out: Path) -> Case:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "command", ["fit", "score --report", "score --out", pytest.param("train", marks=pytest.mark.nightly)]
-)
+@pytest.mark.parametrize("command", ["fit", "score --report", pytest.param("train", marks=pytest.mark.nightly)])
 def test_a_killed_command_loses_nothing(command: str, commands: Commands, material: Path, tmp_path: Path) -> None:
     detector, rng = material / "detector", np.random.default_rng(0)
     if not detector.exists():

@@ -16,7 +16,7 @@ import pytest
 from discopatch import Runtime
 from tests.deploy.dockerfile import ROOT, environment, stages, the_one
 from tests.samples import one_camera, save_images
-from tests.serve.samples import free_port
+from tests.watch.streams import free_port
 
 pytestmark = pytest.mark.nightly
 MB = 1_000_000

@@ -20,7 +20,8 @@ from discopatch.serve.app import create_app
 from discopatch.serve.limits import BODIES_AT_ONCE
 from discopatch.serve.settings import ServeSettings
 from tests.deploy.dockerfile import DEPLOY, ROOT, environment, stages, the_one
-from tests.serve.samples import NAME, SCORE, camera_files, form, free_port, running
+from tests.serve.samples import NAME, SCORE, camera_files, form, running
+from tests.watch.streams import free_port
 
 METRIC, RANGE = re.compile(r"discopatch_\w+"), re.compile(r"\[(\w+)\]")
 ALERTS = DEPLOY / "prometheus" / "alerts.yml"

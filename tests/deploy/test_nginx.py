@@ -21,11 +21,11 @@ from tests.serve.samples import (
     Running,
     camera_files,
     form,
-    free_port,
     rows_of,
     running,
     wait_until,
 )
+from tests.watch.streams import free_port
 
 NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
 pytestmark = [

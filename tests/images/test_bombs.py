@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +14,7 @@ from PIL import Image
 from discopatch.images import NamedImage, Refusal, RefusalReason
 
 from . import bombs, test_levels
-from .samples import encoded, noise, photo, read, refusal_of
+from .samples import encoded, noise, photo, read
 
 pytestmark = pytest.mark.slow
 
@@ -102,6 +101,7 @@ for kind, data in samples().items():
             (item,) = read_images(file, transform=transform, workers=1, limits=Limits(max_pixels=10**7))
             slowest = max(slowest, time.process_time() - start)
             assert isinstance(item, NamedImage | Refusal)
+            assert "Secret" not in getattr(item, "detail", "")  # of a patient
 peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))  # of this program alone
 print(slowest, int(peak.split()[1]) / 1024)
 """
@@ -170,9 +170,3 @@ def test_a_header_with_an_impossible_size_ends_the_archive(tmp_path: Path, size:
     first, last = read(tmp_path / "a.tar")
     assert isinstance(first, NamedImage)
     assert isinstance(last, Refusal)
-
-
-def test_a_pipe_named_as_an_archive_is_refused_and_never_waited_for(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "a.tar")
-    assert refusal_of(tmp_path).reason is RefusalReason.UNREADABLE
-    assert refusal_of([tmp_path / "a.tar"]).reason is RefusalReason.UNREADABLE

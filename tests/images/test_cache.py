@@ -1,7 +1,6 @@
 """The cache: decoded once, whole or not there at all, and checked before it is used."""
 
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -31,23 +30,20 @@ import resource, sys, time
 from pathlib import Path
 from discopatch.images import Transform, open_cache
 
-folder, root, pause_after, pause, limit = sys.argv[1], sys.argv[2], *map(float, sys.argv[3:])
+folder, root, pause, limit = sys.argv[1], sys.argv[2], *map(float, sys.argv[3:])
 if limit:
     resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit), int(limit)))
 
 def progress(done, total):
     print("built", done, flush=True)
-    if done >= pause_after:
-        time.sleep(pause)
+    time.sleep(pause)
 
 print("digest", open_cache(folder, Transform(32), Path(root), progress=progress).digest, flush=True)
 """
 
 
-def child(
-    folder: Path, root: Path, *, pause_after: int = 0, pause: float = 0, limit: int = 0
-) -> "subprocess.Popen[str]":
-    arguments = [str(folder), str(root), str(pause_after), str(pause), str(limit)]
+def child(folder: Path, root: Path, *, pause: float = 0, limit: int = 0) -> "subprocess.Popen[str]":
+    arguments = [str(folder), str(root), str(pause), str(limit)]
     return subprocess.Popen(
         [sys.executable, "-c", CHILD, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -142,17 +138,6 @@ def test_two_processes_at_once_build_one_cache(folder: Path, root: Path) -> None
     assert sum("built" in output for output in outputs) == 1
     assert len({output.splitlines()[-1] for output in outputs}) == 1
     assert_holds(open_cache(folder, SMALL, root), folder)
-
-
-def test_a_killed_build_leaves_nothing_that_the_next_one_keeps(folder: Path, root: Path) -> None:
-    with child(folder, root, pause_after=64, pause=60) as process:
-        assert process.stdout is not None
-        while process.stdout.readline() != "built 64\n":
-            pass
-        process.send_signal(signal.SIGKILL)
-    cache = open_cache(folder, SMALL, root)
-    assert_holds(cache, folder)
-    only_finished(root)
 
 
 def test_a_full_disk_is_an_error_and_leaves_nothing(folder: Path, root: Path) -> None:

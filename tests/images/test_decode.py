@@ -101,9 +101,11 @@ def test_a_forbidden_file_is_refused_as_unreadable(tmp_path: Path) -> None:
     assert refusal_of(path).reason is RefusalReason.UNREADABLE
 
 
-def test_a_pipe_is_refused_and_never_waited_for(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "a.jpg")
-    assert refusal_of(tmp_path).reason is RefusalReason.UNREADABLE
+@pytest.mark.parametrize("name", ["a.jpg", "a.tar"])
+def test_a_pipe_is_refused_and_never_waited_for(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    for source in (tmp_path, [tmp_path / name]):
+        assert refusal_of(source).reason is RefusalReason.UNREADABLE
 
 
 def test_a_declared_size_beyond_the_limit_is_refused_before_decoding() -> None:

@@ -87,12 +87,6 @@ class Running:
         return self.process.wait(timeout=60)
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        number: int = free.getsockname()[1]
-    return number
-
-
 @contextmanager
 def running(folder: Path, *arguments: object, port: int | None = 0, without_torch: bool = False) -> Iterator[Running]:
     """`discopatch serve` with these arguments; it is killed at the end if it still runs."""

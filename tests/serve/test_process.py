@@ -8,7 +8,6 @@ import re
 import shutil
 import signal
 import socket
-import sqlite3
 import subprocess
 import sys
 import threading
@@ -228,25 +227,6 @@ def load(service: Running, answers: list[Any], *, clients: int = 3) -> Iterator[
     end.set()
     for thread in threads:
         thread.join()
-
-
-@pytest.mark.slow
-def test_a_killed_service_leaves_a_whole_history(tmp_path: Path, export_folder: Path) -> None:
-    history, numbers = tmp_path / "history.sqlite", list[int]()
-    for _ in range(2):
-        with running(tmp_path, f"{NAME}={export_folder}", "--history", history) as service:
-            with service.client() as client:
-                assert client.get(MONITOR).json()["images"] == len(numbers), "state and history agree"
-            answers: list[Any] = []
-            with load(service, answers):
-                wait_until(lambda: len(answers) > 15)  # noqa: B023 - it is called at once
-                service.stop(signal.SIGKILL)
-        with contextlib.closing(sqlite3.connect(history)) as database:
-            assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-            before = len(numbers)
-            numbers = [number for (number,) in database.execute("SELECT id FROM predictions ORDER BY id")]
-        assert numbers == list(range(1, len(numbers) + 1))
-        assert before < len(numbers) <= before + 3 * len(answers) + 9, "of those in flight some may be there"
 
 
 @pytest.mark.slow

@@ -246,6 +246,8 @@ def test_requests_with_one_key_count_once_while_the_history_fails(
     monkeypatch.setattr(History, "transaction", fail)
     client: Any = serve(history=str(path))
     answers = [post(client, "a-x", DATA[0], key="a").json()["predictions"] for _ in range(3)]
+    wait_until(lambda: "the server is away" in client.get("/v2/health/ready").json().get("detail", ""))
+    assert "discopatch_history_failing 1.0" in client.get("/metrics").text
     assert answers[0] == answers[1] == answers[2]
     assert post(client, "a-x", DATA[1], key="a").status_code == 422
     is_away = False

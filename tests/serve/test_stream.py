@@ -10,8 +10,6 @@ from starlette.testclient import TestClient
 
 import discopatch
 from discopatch import Detector
-from discopatch.errors import DiscopatchError
-from discopatch.history import History
 from discopatch.images import Item
 from discopatch.monitor import Monitor
 from tests.serve.conftest import Gate, Serve
@@ -164,27 +162,6 @@ def test_history_comes_back_in_pages_and_after_a_restart(serve: Serve, detector:
     second = serve(history=str(tmp_path / "history.sqlite"))
     assert second.get(MONITOR).json() == before
     assert second.get(RECENT).json()["entries"] == entries
-
-
-def test_a_full_disk_loses_nothing_and_scoring_goes_on(
-    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    client, transaction, is_full = serve(history=str(tmp_path / "history.sqlite")), History.transaction, True
-
-    def fail(self: History) -> Any:
-        if is_full:
-            raise DiscopatchError("the disk is full")
-        return transaction(self)
-
-    monkeypatch.setattr(History, "transaction", fail)
-    assert client.post(SCORE, files=form(camera_files(3))).status_code == 200
-    wait_until(lambda: client.get("/v2/health/ready").status_code == 503)
-    assert "the disk is full" in client.get("/v2/health/ready").json()["detail"]
-    assert metric(client, "discopatch_history_failing") == 1
-    assert client.post(SCORE, files=form(camera_files(2))).status_code == 200
-    is_full = False
-    wait_until(lambda: client.get("/v2/health/ready").status_code == 200)
-    assert len(client.get(RECENT).json()["entries"]) == 5
 
 
 @pytest.fixture
