@@ -91,7 +91,6 @@ class Audit:
 
     @property
     def broken(self) -> list[Prediction]:
-        """The images that cannot be read, with their errors."""
         return [each for each in self.predictions if each.error is not None]
 
     @property
@@ -102,7 +101,6 @@ class Audit:
 
     @property
     def counts(self) -> dict[str, int]:
-        """The number of images of each finding."""
         return {
             "not supported by the others": len(self.unsupported),
             "exact copies of others": sum(len(names) - 1 for names in self.exact_copies),
@@ -113,7 +111,6 @@ class Audit:
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """All findings, ready for JSON."""
         return {
             "images": len(self.predictions),
             "unsupported": [

@@ -148,7 +148,6 @@ class Client(AbstractContextManager["Client"]):
 
 
 def allowed_sizes(limits: Mapping[str, int]) -> Limits:
-    """The limits of one image."""
     most = min(limits["max_bytes"], limits["max_request_bytes"] - FORM_BYTES)
     return Limits(max_pixels=limits["max_pixels"], max_bytes=most)
 
@@ -195,7 +194,6 @@ def encoded(item: Item, limits: Limits) -> bytes | Refusal:
 
 
 def explanation_of(fields: Mapping[str, Any]) -> Explanation:
-    """The explanation of an answer of the service."""
     with Image.open(io.BytesIO(base64.b64decode(fields["image"].partition(",")[2]))) as image:
         pixels = np.array(image.convert("RGB"))
     values = np.frombuffer(base64.b64decode(fields["anomaly_map"]["data"]), "<f4").astype(np.float32)

@@ -43,7 +43,6 @@ class DemoRow:
 
     @property
     def flagged(self) -> int:
-        """The number of out-of-distribution photos."""
         return sum(bool(each.is_ood) for each in self.predictions)
 
     @property

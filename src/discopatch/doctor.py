@@ -49,7 +49,6 @@ def versions() -> dict[str, str]:
 
 
 def devices() -> dict[str, str]:
-    """The cores and GPUs that can be used."""
     found = {"cpu": f"{platform.machine()}, {counted(usable_cores(), 'core')}"}
     try:
         import torch

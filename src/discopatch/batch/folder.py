@@ -156,7 +156,6 @@ class ScoresFolder:
         return self.scores(parts)
 
     def scores(self, parts: list[Part]) -> "pyarrow.dataset.Dataset":
-        """The scores of some parts that are done."""
         import pyarrow.dataset
 
         paths = [self.out.place(part.file) for part in parts]

@@ -49,15 +49,12 @@ class OutputFolder:
 
     @property
     def local(self) -> Path | None:
-        """The folder, if it is on a disk."""
         return Path(self.path) if self.filesystem.type_name == "local" else None
 
     def below(self, name: str) -> "OutputFolder":
-        """A folder inside."""
         return OutputFolder(self.filesystem, self.place(name), f"{self.name}/{name}", self._uri)
 
     def place(self, name: str) -> str:
-        """The path of a file in the file system."""
         return f"{self.path}/{name}"
 
     def prepare(self) -> None:
@@ -184,5 +181,4 @@ def carrier(content: bytes, schema: "pyarrow.Schema") -> bytes:
 
 
 def carried(data: bytes) -> bytes:
-    """The content of a `carrier`."""
     return data[_MARK : -2 * _MARK - int.from_bytes(data[-2 * _MARK : -_MARK], "little")]

@@ -138,7 +138,6 @@ class Run:
 
     @property
     def rate(self) -> float:
-        """Images per second."""
         return self.images / self.seconds if self.seconds else 0.0
 
     @property

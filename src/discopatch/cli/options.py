@@ -91,7 +91,6 @@ def limits_of(max_pixels: int | None) -> dict[str, Any]:
 
 
 def readers_of(text: str | None) -> "Workers":
-    """The threads or processes that --workers names."""
     from discopatch.images import DEFAULT_WORKERS, Processes
 
     if text is None:
@@ -104,7 +103,6 @@ def readers_of(text: str | None) -> "Workers":
 
 
 def patches_of(text: str) -> int | Literal["dense"]:
-    """The value of --patches."""
     if text == "dense":
         return "dense"
     if text.isdecimal() and int(text) > 0:

@@ -46,7 +46,6 @@ class PixelCache:
 
 
 def cache_root() -> Path:
-    """The user's own cache folder."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "discopatch"
 
 

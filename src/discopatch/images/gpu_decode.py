@@ -246,7 +246,6 @@ def upright(images: Tensor, orientation: int) -> Tensor:
 
 
 def fetch_pixels(pixels: Tensor, stream: "torch.cuda.Stream | None") -> Pixels:
-    """The images of a batch in ordinary memory."""
     with torch.cuda.stream(stream):
         return pixels.cpu().numpy()
 
@@ -266,6 +265,5 @@ class LazyImage(NamedImage):
 
     @property
     def pixels(self) -> Pixels:
-        """(H, W, 3)"""
         found: Pixels = self._fetch()[self._row]
         return found

@@ -115,7 +115,6 @@ class RefusalReport:
 
     @property
     def count(self) -> int:
-        """How many images were refused."""
         return sum(self.refused.values())
 
     def __bool__(self) -> bool:
@@ -138,7 +137,6 @@ class RefusalReport:
         return f"{total}: {', '.join(reasons)}" if reasons else total
 
     def nothing_left(self) -> NoImagesError:
-        """The error to raise when every image was refused."""
         if not self.count:
             return NoImagesError("no images: check the path; of tables name the column, as in photos.parquet#column")
         return NoImagesError(f"nothing left to work with: {self.summary()}")

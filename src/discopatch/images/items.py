@@ -91,7 +91,6 @@ class Item:
         return Header("", "", self.content.shape[:2])
 
     def shape(self, limits: Limits) -> tuple[int, int]:
-        """Height and width of the image, without decoding it, or ImageError."""
         return self.header(limits).size
 
     def decode(self, limits: Limits, *, side: int | None = None, levels: Levels | None = None) -> Image.Image:
@@ -145,7 +144,6 @@ def read_bytes(place: Place, limits: Limits) -> bytes:
 
 
 def starts_as_image(place: Place) -> bool:
-    """Whether the first bytes of a file are those of an image."""
     try:
         with open_place(place) as file:
             return is_image_start(file.read(SIGNATURE))

@@ -130,7 +130,6 @@ class Levels:
 
     @property
     def text(self) -> str:
-        """What it does, in words."""
         if not self.low:
             return "maps the window of each DICOM file to the range of the network"
         depth = "DICOM" if self.kind == "DICOM" else f"{8 * np.dtype(self.kind).itemsize}-bit"

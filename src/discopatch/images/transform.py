@@ -105,7 +105,6 @@ class Transform:
         return (self.size, self.size) if self.shape is None else (self.shape[0], self.shape[1])
 
     def shape_of(self, height: int, width: int) -> Shape:
-        """Height and width of an image of that size after the transform."""
         if self.shape is None:
             return self.largest
         scale = min(self.shape[0] / height, self.shape[1] / width)
@@ -214,7 +213,6 @@ def touched_rows(mask: NDArray[np.bool_], rows: int) -> NDArray[np.bool_]:
 
 @lru_cache(maxsize=8)
 def read_mask(text: str, shape: Shape) -> NDArray[np.bool_]:
-    """The mask over an image of that shape."""
     try:
         with Image.open(io.BytesIO(base64.b64decode(text, validate=True)), formats=["PNG"]) as image:
             found: NDArray[np.bool_] = np.array(image.convert("1").resize(shape[::-1], Image.Resampling.NEAREST), bool)

@@ -78,7 +78,6 @@ class MonitorStatus(Findings, kw_only=True):
 
     @property
     def text(self) -> str:
-        """The result as a sentence."""
         return "; ".join(filter(None, (self._finding, self.caution)))
 
     @property
@@ -97,7 +96,6 @@ class MonitorStatus(Findings, kw_only=True):
         return text
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
         return {**msgspec.to_builtins(self), "text": self.text}
 
 
@@ -193,7 +191,6 @@ class Monitor:
         return self.status
 
     def _begins_group(self, name: str, given: str | None) -> bool:
-        """Whether the image belongs to another group than the one before."""
         group = group_names([name], self._rule)[0] if given is None and self._rule else given
         if group is None:
             return True
@@ -315,6 +312,5 @@ class Monitor:
         return np.frombuffer(bytes(self._recent), self._row_type)
 
     def _arrays(self) -> dict[str, Any]:
-        """The arrays of evidence and ranking that belong to the state."""
         urn, log_sums = self._evidence.urn, self._evidence.log_sums
         return {"urn": urn, "log_sums": log_sums, "highest": self._ranking.highest, "ties": self._ranking.highest_ties}

@@ -98,7 +98,6 @@ class ScoringQueue:
             self._changed.notify(len(jobs))
 
     def close(self) -> None:
-        """Finishes the jobs in the queue and ends the threads."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()

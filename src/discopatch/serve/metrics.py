@@ -64,7 +64,6 @@ class Metrics:
             self._refused.labels(detector, reason)
 
     def count(self, detector: str, predicted: PredictedImage) -> None:
-        """Counts an image."""
         prediction = predicted.prediction
         if predicted.refusal is not None:
             self._refused.labels(detector, predicted.refusal.reason).inc()
@@ -75,7 +74,6 @@ class Metrics:
             self._flagged.labels(detector).inc(bool(prediction.is_ood))
 
     def show(self, detector: str, status: MonitorStatus) -> None:
-        """Sets the gauges of the monitor."""
         self._evidence.labels(detector).set(status.log10_evidence)
         self._threshold.labels(detector).set(status.threshold)
         self._alarm.labels(detector).set(status.alarm)

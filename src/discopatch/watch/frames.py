@@ -139,7 +139,6 @@ class Frames(Source):
             stopped.wait(min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(failures, 9)))
 
     def _read(self, stopped: threading.Event, once: bool) -> None:
-        """Takes frames until the stream ends."""
         import av
 
         with av.open(self._address, format=self._format, options=self._options, timeout=self._timeout) as container:

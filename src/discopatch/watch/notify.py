@@ -101,7 +101,6 @@ class Delivery:
         self._history.insert("notifications", target=self._target, body=body)
 
     def queued(self) -> int:
-        """The number of messages that are not delivered yet."""
         ((count,),) = self._history.rows("SELECT count(*) FROM notifications WHERE target = ?", self._target)
         return int(count)
 
@@ -128,7 +127,6 @@ class Delivery:
             self.wake.wait(0 if last else LOOK_PAUSE)
 
     def deliver_due(self) -> None:
-        """Delivers all messages that are due."""
         query = "SELECT id, body, tries FROM notifications WHERE target = ? AND due <= ? ORDER BY id LIMIT 1"
         while not self._stopped.is_set() and (found := self._history.rows(query, self._target, time.time())):
             if not self._ready():
