@@ -21,7 +21,7 @@ from discopatch.errors import ImageError, ParameterError
 from discopatch.images import DEFAULT_LIMITS, Item, Limits, NamedImage, Refusal, RefusalReason, Transform, read_images
 from discopatch.images.levels import Choice, Levels, Values
 
-from .samples import encoded, photo, refusal_of
+from .samples import encoded, photo, pixels_of, refusal_of
 
 imagecodecs = pytest.importorskip("imagecodecs")
 pydicom = pytest.importorskip("pydicom")
@@ -74,8 +74,15 @@ def values_of(source: Any, limits: Limits = DEFAULT_LIMITS) -> Values:
     return found
 
 
-def through(levels: Levels | None, source: Any, limits: Limits = DEFAULT_LIMITS) -> NamedImage | Refusal:
-    (found,) = read_images([source], transform=Transform(64, levels=levels), workers=1, limits=limits)
+def through(levels: Levels | None, source: Any, transform: Transform | None = None) -> NamedImage:
+    (found,) = read_images([source], transform=transform or Transform(64, levels=levels), workers=1)
+    assert isinstance(found, NamedImage)
+    return found
+
+
+def refused_by(levels: Levels, source: Any) -> Refusal:
+    (found,) = read_images([source], transform=Transform(64, levels=levels), workers=1)
+    assert isinstance(found, Refusal)
     return found
 
 
@@ -118,8 +125,6 @@ def test_orientation_is_applied_to_deep_images_as_to_all_others(orientation: int
         Levels(3, "uint16", (1, 2, 3), (0.0,) * 3, (255.0,) * 3),
         tiff(photo().astype(np.uint16), photometric="rgb", extratags=tag),
     )
-    assert isinstance(expected, NamedImage)
-    assert isinstance(deep, NamedImage)
     assert deep.size == expected.size
     assert np.array_equal(deep.pixels, expected.pixels)
 
@@ -130,7 +135,6 @@ def test_arrays_of_any_type_and_number_of_bands_pass_the_levels(dtype: str, band
     array = (deep_photo(bands=bands) // 4).astype(dtype)
     levels = Levels(bands, dtype, (1,), (0.0,), (1023.0,))
     found = through(levels, array)
-    assert isinstance(found, NamedImage)
     expected = np.rint(array[:, :, :1].astype(np.float64) * (255 / 1023)).astype(np.uint8)
     assert np.array_equal(found.pixels, Transform(64)(np.repeat(expected, 3, 2)))
 
@@ -156,26 +160,20 @@ def test_the_window_of_a_file_is_used_only_if_it_is_declared() -> None:
     ]
     assert [values_of(each).window for each in files] == [(500.0, 1500.0), (0.0, 4000.0)]
     fitted = [through(GREY, each) for each in files]
-    assert isinstance(fitted[0], NamedImage)
-    assert isinstance(fitted[1], NamedImage)
     assert np.array_equal(fitted[0].pixels, fitted[1].pixels)
     window = Levels(1, "DICOM", (1,), (), ())
     narrow = through(window, files[0])
-    assert isinstance(narrow, NamedImage)
     expected = np.rint(np.clip((array - 500.0) * 0.255, 0, 255)).astype(np.uint8)
     assert np.array_equal(narrow.pixels, Transform(64)(np.repeat(expected[:, :, None], 3, 2)))
     for other in (dicom(array), array):
-        refusal = through(window, other)
-        assert isinstance(refusal, Refusal)
+        refusal = refused_by(window, other)
         assert "window" in refusal.detail
 
 
 def test_a_dicom_file_of_8_bits_is_an_image_of_8_bits() -> None:
     for image in (photo(), photo()[:, :, 0]):
         expected = image if image.ndim == 3 else np.repeat(image[:, :, None], 3, 2)
-        (found,) = read_images([dicom(image)], workers=1)
-        assert isinstance(found, NamedImage)
-        assert np.array_equal(found.pixels, expected)
+        assert np.array_equal(pixels_of(dicom(image)), expected)
 
 
 def test_what_is_not_read_of_dicom_is_refused_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,7 +195,7 @@ def test_what_is_not_read_of_dicom_is_refused_with_the_remedy(monkeypatch: pytes
         ("imagecodecs", "tiff", tiff(deep_photo(), photometric="rgb", compression="lzw")),
     ):
         monkeypatch.setitem(sys.modules, module, None)
-        refusal = through(Levels(3, "uint16", (1,), (0.0,), (1.0,)), data)  # type: ignore[assignment]
+        refusal = refused_by(Levels(3, "uint16", (1,), (0.0,), (1.0,)), data)
         assert f"pip install 'discopatch[{extra}]'" in refusal.detail
         monkeypatch.delitem(sys.modules, module)
 
@@ -227,8 +225,7 @@ def test_bands_have_levels_of_their_own_and_images_with_fewer_are_refused() -> N
     levels = Levels.choose([Values(array, "float64")], "auto", (4, 3, 2))
     assert levels.bands == (4, 3, 2)
     assert levels.high[0] > levels.high[2] * 1.5
-    refusal = through(BAND, deep_photo(bands=3))
-    assert isinstance(refusal, Refusal)
+    refusal = refused_by(BAND, deep_photo(bands=3))
     assert "12" in refusal.detail
 
 
@@ -271,23 +268,17 @@ def test_the_transform_of_images_of_8_bits_has_no_trace_of_levels() -> None:
 
 def test_files_of_8_bits_are_refused_by_levels_and_a_decoded_image_passes_as_it_is() -> None:
     for data in (encoded(photo(), "JPEG"), encoded(photo(), "PNG"), encoded(photo(), "TIFF"), photo(), dicom(photo())):
-        refusal = through(Levels(3, "uint16", (1, 2, 3), (0.0,) * 3, (9.0,) * 3), data)
-        assert isinstance(refusal, Refusal)
+        refusal = refused_by(Levels(3, "uint16", (1, 2, 3), (0.0,) * 3, (9.0,) * 3), data)
         assert refusal.reason is RefusalReason.UNSUPPORTED
         assert "8 bits" in refusal.detail
     found = through(GREY, NamedImage("ready", photo(64, 64)))
-    assert isinstance(found, NamedImage)
     assert np.array_equal(found.pixels, photo(64, 64))
 
 
 @pytest.mark.parametrize("decoder", ["scaled", "nvimgcodec"])
 def test_other_decoders_leave_deep_images_to_the_same_path(decoder: Any) -> None:
-    (found,) = read_images(
-        [tiff(deep_photo(bands=1)[:, :, 0])], transform=Transform(64, decoder=decoder, levels=GREY), workers=1
-    )
+    found = through(None, tiff(deep_photo(bands=1)[:, :, 0]), Transform(64, decoder=decoder, levels=GREY))
     expected = through(GREY, deep_photo(bands=1))
-    assert isinstance(found, NamedImage)
-    assert isinstance(expected, NamedImage)
     assert np.array_equal(found.pixels, expected.pixels)
 
 
