@@ -83,7 +83,7 @@ def test_a_hole_of_a_terabyte_is_passed_over(tmp_path: Path) -> None:
 
 
 FUZZ = """
-import resource, sys, time, warnings
+import resource, time, warnings
 resource.setrlimit(resource.RLIMIT_AS, (3 * 2**30,) * 2)
 import numpy as np
 from discopatch.images import Limits, NamedImage, Refusal, Transform, read_images
@@ -94,7 +94,7 @@ warnings.simplefilter("ignore")
 slowest, levels = 0.0, Levels(3, "uint16", (1, 2, 3), (0.0,) * 3, (4095.0,) * 3)
 for kind, data in samples().items():
     random = np.random.default_rng(list(kind.encode()))
-    for _ in range(int(sys.argv[1])):
+    for _ in range(200):
         file = mutated(data, random)
         for transform in (None, Transform(64, levels=levels)):
             start = time.process_time()
@@ -143,11 +143,8 @@ def mutated(data: bytes, random: np.random.Generator) -> bytes:
     return bytes(changed)
 
 
-@pytest.mark.parametrize("count", [25, pytest.param(200, marks=pytest.mark.slow)])
-def test_damaged_files_of_every_format_end_in_an_image_or_a_refusal(count: int) -> None:
-    child = subprocess.run(
-        [sys.executable, "-c", FUZZ, str(count)], capture_output=True, text=True, timeout=1000, check=False
-    )
+def test_damaged_files_of_every_format_end_in_an_image_or_a_refusal() -> None:
+    child = subprocess.run([sys.executable, "-c", FUZZ], capture_output=True, text=True, timeout=1000, check=False)
     assert child.returncode == 0, child.stderr[-2000:]
     slowest, peak = map(float, child.stdout.split())
     assert slowest < 10
