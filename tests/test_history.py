@@ -8,7 +8,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -313,6 +313,32 @@ def test_a_server_that_goes_away_is_an_error_and_its_return_is_found(
         postgres.start()
         add(history, REFUSED)
         assert names(history) == ["broken.png", "normal.png"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_lost", ["before", "after"])
+def test_a_commit_whose_answer_was_lost_is_known_afterwards(postgres: Server, is_lost: str) -> None:
+    with History(postgres.new_database()) as history:
+        add(history, NORMAL)
+        database: Any = history.database
+        execute = database.execute
+
+        def lose(statement: str, values: tuple[object, ...] = ()) -> Any:
+            if statement == "COMMIT":
+                if is_lost == "after":
+                    execute(statement)
+                database._connection.close()
+            return execute(statement, values)
+
+        database.execute = lose
+        with pytest.raises(StoreError):
+            add(history, FLAGGED)
+        database.execute = execute
+        assert history.database.doubt is not None
+        assert history.was_committed(history.database.doubt) == (is_lost == "after")
+        assert len(names(history)) == 1 + (is_lost == "after")
+        add(history, NORMAL)
+        assert history.database.doubt is None
 
 
 @pytest.mark.slow

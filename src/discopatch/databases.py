@@ -47,6 +47,7 @@ class SqliteFile:
     """A file, for many threads and several processes, of which one records for a detector."""
 
     is_shared = False
+    doubt = None
 
     def __init__(self, path: Path, tables: str) -> None:
         self.name, self._place = str(path), path.absolute()
@@ -132,6 +133,9 @@ class SqliteFile:
             remedy = "check its rights, or choose another file"
             raise StoreError(f"{self.name} cannot be used ({error}): {remedy}") from error
 
+    def was_committed(self, number: str) -> bool:
+        raise NotImplementedError  # there is never a doubt
+
     def execute(self, statement: str, values: tuple[object, ...] = ()) -> Any:
         return self._connection.execute(statement, values)
 
@@ -145,9 +149,11 @@ class PostgresSchema:
     """A schema of its own in a database of a PostgreSQL server, for many threads and processes on many machines.
 
     A connection that was lost is opened again with the next transaction, and with the next query outside of one.
+    `doubt` is the number of the last transaction if the connection was lost while it was committed.
     """
 
     is_shared = is_in_place = True
+    doubt: str | None = None
 
     def __init__(self, address: str, tables: str) -> None:
         require("psycopg", "postgres")
@@ -209,12 +215,16 @@ class PostgresSchema:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
+        self.doubt, number = None, None
         self.execute("BEGIN")
         self._in_transaction = True
         try:
             yield
+            number = self.execute("SELECT pg_current_xact_id()::text").fetchall()[0][0]
             self.execute("COMMIT")
         except BaseException:
+            if self._connection.closed:
+                self.doubt = number
             try:
                 self._connection.execute("ROLLBACK")
             except self._psycopg.Error:
@@ -222,6 +232,14 @@ class PostgresSchema:
             raise
         finally:
             self._in_transaction = False
+
+    def was_committed(self, number: str) -> bool:
+        """Whether a transaction was committed whose connection was lost meanwhile."""
+        self.doubt = None
+        found = self.execute("SELECT pg_xact_status(?::xid8)", (number,)).fetchall()[0][0]
+        if found == "in progress":
+            raise StoreError(f"{self.name} still works on the last transaction: try again")
+        return bool(found == "committed")
 
     @contextmanager
     def errors(self) -> Iterator[None]:

@@ -99,8 +99,29 @@ class History(AbstractContextManager["History"]):
         self.keep = keep
         self._lock = threading.RLock()
         self.database = open_database(place, TABLES)
-        self.reserve = self.database.reserve
         self._added: Counter[str] = Counter()  # new predictions of each detector, since the last were removed
+
+    @property
+    def name(self) -> str:
+        """The path, or the address without user and password."""
+        return self.database.name
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether the file is still there, and was not replaced."""
+        return self.database.is_in_place
+
+    def was_committed(self, doubt: str) -> bool:
+        """Whether the transaction of a `database.doubt` was committed."""
+        with self._lock, self.database.errors():
+            return self.database.was_committed(doubt)
+
+    def reserve(self, detector: str) -> None:
+        """Keeps other processes from recording for the detector in the same file until this history is closed.
+
+        Raises StoreError while another process does: each would overwrite the state of the other's monitor.
+        """
+        self.database.reserve(detector)
 
     @contextmanager
     def transaction(self) -> Iterator[Self]:
@@ -113,9 +134,11 @@ class History(AbstractContextManager["History"]):
                     del self._added[detector]
 
     def execute(self, statement: str, *values: object) -> Any:
+        """Changes rows, in a transaction."""
         return self.database.execute(statement, values)
 
     def rows(self, statement: str, *values: object) -> list[Any]:
+        """All rows that a query finds."""
         with self._lock, self.database.errors():
             return list(self.execute(statement, *values).fetchall())
 
@@ -142,6 +165,7 @@ class History(AbstractContextManager["History"]):
         return self.insert("alarms", detector=detector, time=time, status=json.dumps(status))
 
     def put(self, detector: str, *, state: bytes) -> None:
+        """Sets the state of the monitor."""
         self.execute(
             "INSERT INTO detectors (name, state) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET state = excluded.state",
             *(detector, state),
@@ -203,6 +227,7 @@ class History(AbstractContextManager["History"]):
         ]
 
     def thumbnail(self, number: int) -> bytes | None:
+        """The thumbnail of an entry, if there is one."""
         found = self.rows("SELECT thumbnail FROM predictions WHERE id = ?", number)
         return found[0][0] if found else None
 
@@ -214,6 +239,7 @@ class History(AbstractContextManager["History"]):
         return [{**json.loads(status), "id": number, "time": time} for number, time, status in found]
 
     def state(self, detector: str) -> bytes | None:
+        """The last state of the monitor."""
         found = self.rows("SELECT state FROM detectors WHERE name = ?", detector)
         return found[0][0] if found else None
 

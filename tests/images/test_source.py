@@ -48,6 +48,20 @@ def test_files_are_images_by_their_first_bytes_and_others_are_counted(folder: Pa
     assert list_source(folder).reading.passed_over == 3
 
 
+def test_braces_stand_for_numbers_and_words(folder: Path) -> None:
+    for number in range(8, 12):
+        write_shard(folder / "shards" / f"s-{number:03}.tar", {"a.png": encoded(photo(), "PNG")})
+    (folder / "shards" / "{1,2}.png").write_bytes(encoded(photo(), "PNG"))
+    names = relative(read(f"{folder}/shards/s-{{008..011}}.tar"), folder)
+    assert names == [f"shards/s-{number}.tar/a.png" for number in ("008", "009", "010", "011")]
+    assert relative(read(f"{folder}/{{a,b}}.*"), folder) == ["a.PNG", "b.jpg"]
+    assert len(read(f"{folder}/{{shards,sub/../shards}}/s-00{{8..9}}.*")) == 4
+    assert relative(read(f"{folder}/shards/{{1,2}}.png"), folder) == ["shards/{1,2}.png"]
+    for missing in ("shards/s-{008..012}.tar", "{a,none}.PNG"):
+        with pytest.raises(NoImagesError, match=r"s-012|none\.PNG"):
+            read(f"{folder}/{missing}")
+
+
 @pytest.mark.parametrize("name", ["photos.zip", "s.tar.zst", "s.zst", "s.tar.bz2"])
 def test_an_archive_that_is_not_read_is_an_error_with_a_remedy(folder: Path, name: str) -> None:
     (folder / name).write_bytes(b"PK")

@@ -10,7 +10,7 @@ import pyarrow.parquet as parquet
 import pytest
 
 from discopatch.errors import NoImagesError
-from discopatch.images import Limits, NamedImage, Refusal, RefusalReason, read_images
+from discopatch.images import Limits, NamedImage, Refusal, RefusalReason, list_source, read_images
 
 from .samples import encoded, names_of, noise, photo, pixels_of, read, refusal_of
 from .test_tar import write_shard
@@ -123,6 +123,12 @@ def test_lines_of_a_list_are_paths_or_uris_and_each_bad_one_is_a_refusal(folder:
     reasons = [item.reason for item in stream if isinstance(item, Refusal)]
     assert reasons == ["missing", "unreadable", "unsupported", "missing", "missing", "unsupported"]
     assert len(read(folder)) == 8  # in folders lists are notes
+
+
+def test_names_may_stand_in_a_column_of_csv(folder: Path) -> None:
+    (folder / "list.csv").write_text('score,path\n0.5,sub/00.png\n0.7,"sub/01.png"\n')
+    assert names_of(read(folder / "list.csv")) == [f"{folder}/sub/00.png", f"{folder}/sub/01.png"]
+    assert list_source(folder / "list.csv").count == 2
 
 
 def test_an_image_under_the_name_of_a_list_is_an_image_and_an_empty_list_an_error(tmp_path: Path) -> None:

@@ -1,7 +1,10 @@
 """Sources of images, listed once: paths, patterns, URIs, lists of names, shards, images in memory, and mixtures."""
 
+import csv
 import glob
+import io
 import os
+import re
 import sys
 from collections.abc import Collection, Generator, Iterable, Iterator, Sequence, Sized
 from contextlib import suppress
@@ -50,6 +53,8 @@ if TYPE_CHECKING:
 Entry: TypeAlias = Item | Shard
 Listed: TypeAlias = str | Item | Shard  # a local image is its path as str, which takes least memory
 
+PATH_COLUMNS = ("path", "file_name", "filename", "file", "name", "uri", "image")  # of CSV, the first that is there
+_BRACES = re.compile(r"\{(?:(?P<first>\d+)\.\.(?P<last>\d+)|(?P<words>[^{}]*,[^{}]*))\}")
 _OTHER_ARCHIVE = "an archive that is not read: unpack it, or pack it again as .tar or .tar.gz"
 _LIST_LIMITS = Limits(max_bytes=2**30)  # a list of ten million names
 
@@ -68,6 +73,7 @@ class Source:
         self.count = len(parts) if all(isinstance(part, str | Item) for part in parts) else None
 
     def entries(self, limits: Limits = DEFAULT_LIMITS) -> Iterator[Entry]:
+        """The images and the shards."""
         named = sum(isinstance(part, Item) for part in self._parts)  # at most so many numbers are in use
         for entry in _entries(self._parts, count(named), self.reading, limits):
             if isinstance(entry, Shard):
@@ -302,7 +308,27 @@ def _list_place(place: Place, reading: Reading) -> list[Listed]:
         if isinstance(error, DiscopatchError):
             raise
         return [Item(str(place), unreadable(error, place))]
+    if (braces := _BRACES.search(text)) is not None:
+        return [entry for each in _expand(text, braces) for entry in _list_braced(place, each, reading)]
     return _from_files(_matching(place), reading) if glob.has_magic(text) else []
+
+
+def _expand(text: str, braces: re.Match[str]) -> list[str]:
+    """The paths that shard-{000..099}.tar or {train,test} stand for."""
+    first, last = braces["first"], braces["last"]
+    inner = (
+        braces["words"].split(",")
+        if first is None
+        else [f"{number:0{len(first)}}" for number in range(int(first), int(last) + 1)]
+    )
+    return [f"{text[: braces.start()]}{each}{text[braces.end() :]}" for each in inner]
+
+
+def _list_braced(place: Place, path: str, reading: Reading) -> list[Listed]:
+    found = _list_place(replace(place, path=path) if isinstance(place, StorePath) else Path(path), reading)
+    if not found:
+        raise NoImagesError(f"no images at {path}, of a pattern with braces: check the numbers and the names")
+    return found
 
 
 def _is_shard(name: str) -> bool:
@@ -323,7 +349,7 @@ def _list_named(place: Place, reading: Reading, column: str | None = None) -> li
     """What a user names: a folder is searched, a list of names is read, a table must hold images."""
     if place.is_folder if isinstance(place, StorePath) else place.is_dir():
         return _from_files(_walk(place), reading)
-    if isinstance(place, Path) and place.suffix.lower() == ".txt":
+    if isinstance(place, Path) and place.suffix.lower() in (".txt", ".csv"):
         if (names := _read_list(place)) is not None:
             return [_from_name(name, place.parent) for name in names]
     elif is_parquet(place.name):
@@ -334,9 +360,9 @@ def _list_named(place: Place, reading: Reading, column: str | None = None) -> li
 
 
 def _read_list(path: Path) -> list[str] | None:
-    """The names in a text file; None for an image under the name of a list.
+    """The names in a text or CSV file; None for an image under the name of a list.
 
-    Empty lines and lines that begin with # are left out: a file of such a name is written as ./#1.jpg.
+    Of a text file, empty lines and lines that begin with # are left out: a file of such a name is written as ./#1.jpg.
     """
     try:
         data = read_bytes(path, _LIST_LIMITS)
@@ -348,7 +374,13 @@ def _read_list(path: Path) -> list[str] | None:
         if error.reason is not RefusalReason.NOT_AN_IMAGE:
             raise NoImagesError(f"{path}: {error}") from None
     text = data.decode("utf-8", errors="surrogateescape").removeprefix("\ufeff")
-    return [line for line in text.replace("\r\n", "\n").split("\n") if line and not line.startswith("#")]
+    if path.suffix.lower() != ".csv":
+        return [line for line in text.replace("\r\n", "\n").split("\n") if line and not line.startswith("#")]
+    rows = csv.DictReader(io.StringIO(text, newline=""))
+    column = next((name for name in PATH_COLUMNS if name in (rows.fieldnames or ())), None)
+    if column is None:
+        raise ParameterError(f"{path} has no column of paths: name it {PATH_COLUMNS[0]}")
+    return [row[column] for row in rows if row[column]]
 
 
 def _from_name(name: str, folder: Path) -> Listed:
@@ -426,6 +458,7 @@ def _is_entered(entry: "os.DirEntry[str]") -> bool:
 
 
 def _matching(pattern: Place) -> Iterator[Place | Item]:
+    """The files whose paths match a pattern."""
     parts = pattern.parts
     if isinstance(pattern, Path) and "**" not in parts:
         names = glob.iglob(str(pattern))  # noqa: PTH207 - Path.glob takes no absolute patterns

@@ -72,7 +72,7 @@ def read_images(
     """Yields every image of `source` as a NamedImage, or as a Refusal with its reason; one bad file stops nothing.
 
     `source` is a file, a folder (with all folders below it, by name), a pattern such as `photos/**/*.jpg`, a tar shard,
-    a Parquet table (`photos.parquet#column` names the column), a list of names (.txt), each of these also as the
+    a Parquet table (`photos.parquet#column` names the column), a list of names (.txt, .csv), each of these also as the
     URI of a store (s3://, gs://, abfs://, hdfs://), a `Source`, a `Shard`, an encoded image as bytes or as an open
     binary file, a PIL image, an array (H, W), (H, W, C) or (N, H, W, C), a tensor (H, W), (C, H, W) or (N, C, H, W), or
     an iterable of these, even an endless one, or a dataset of torch, of images or (image, label).

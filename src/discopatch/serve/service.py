@@ -77,6 +77,7 @@ class Stream:
         self._change: int | None = None  # of the history, whose state the monitor has; None if it has another
         self._is_new = False  # whether the next transaction may begin a new stream, for another detector
         self._is_foreign = False  # whether the history has the state of another detector
+        self._doubt: tuple[str, list[Write]] | None = None  # a transaction that may have been committed
         self._metrics, self._lock, self._turn = metrics, Lock(), Lock()
         metrics.begin(name)
 
@@ -131,6 +132,7 @@ class Stream:
     def write(self, history: History) -> None:
         """Writes what is pending and the monitor's state after it, in one transaction."""
         with self._turn:
+            self._settle(history)
             with self._lock:
                 writes = list(self.pending)
             if not (writes or self._is_new):
@@ -149,6 +151,11 @@ class Stream:
                             change.add_alarm(self.name, values["time"], alarm.as_dict())
                     if not self._is_foreign:
                         change.put(self.name, state=monitor.to_bytes())
+            except BaseException:
+                doubt = history.database.doubt
+                self._doubt = None if doubt is None else (doubt, writes)
+                raise
+            else:
                 self._change, self._is_new = number, False
                 self._remove(writes)
             finally:
@@ -176,6 +183,14 @@ class Stream:
                 evidence = status.log10_evidence
                 alarm = status if status.alarm and not was_alarm else None
             yield prediction, {**values, "evidence": evidence}, alarm
+
+    def _settle(self, history: History) -> None:
+        """Removes what a transaction has written whose connection was lost before its end was confirmed."""
+        if self._doubt is not None:
+            number, writes = self._doubt
+            if history.was_committed(number):
+                self._remove(writes)
+            self._doubt = None
 
     def _remove(self, writes: list[Write]) -> None:
         done = set(writes)
@@ -352,6 +367,7 @@ class Service:
         return None
 
     def restart(self, loaded: Loaded) -> MonitorStatus:
+        """Begins a new stream of the monitor."""
         write = Write(restart=True)
         loaded.stream.submit(write)
         self._work.set()

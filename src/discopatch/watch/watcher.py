@@ -152,7 +152,7 @@ class Watcher:
                     history.put(self._name, state=self._monitor.to_bytes())
                 break
             except (OutputError, StoreError) as error:
-                if not self._history.database.is_in_place:
+                if not self._history.is_in_place:
                     raise RunError(f"{error}; what the file there lacks is scored again then") from error
                 self._report_problem("full", f"{error}; scoring continues when it can be written")
                 if self.stopped.wait(FULL_PAUSE):
@@ -178,6 +178,7 @@ class Watcher:
             self._send("flagged", outcome, {})
 
     def _send(self, event: str, outcome: Outcome, more: Mapping[str, Any]) -> None:
+        """Queues a message for every receiver."""
         body = {
             "id": uuid4().hex,
             "event": event,
