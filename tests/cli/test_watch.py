@@ -28,7 +28,7 @@ QUICK = ("--device", "cpu")
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("watch") / "camera-3"
+    path = tmp_path_factory.mktemp("watch") / "camera-3.safetensors"
     new_detector().fit(one_camera(40), workers=1).save(path)
     return path
 

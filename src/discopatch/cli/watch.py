@@ -78,7 +78,8 @@ def watch(
     receivers = {"webhook": notify.webhook(webhook)} if webhook is not None else {}
     receivers |= {"exec": notify.command(command)} if command is not None else {}
     located = options.detector_of(detector)
-    name, is_folder = legible(located.name), "://" not in source and Path(source).is_dir()
+    name = legible(located.name.removesuffix(".safetensors"))
+    is_folder = "://" not in source and Path(source).is_dir()
     wrong = (every, group, keep_frames) if is_folder else (poll, recursive or None)
     if any(value is not None for value in wrong):
         unusable = "--every, --group and --keep-frames are" if is_folder else "--poll and --recursive are not"
