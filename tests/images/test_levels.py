@@ -183,6 +183,7 @@ def test_what_is_not_read_of_dicom_is_refused_with_the_remedy(monkeypatch: pytes
         "Explicit VR": folder / "image_dfl.dcm",
         "frame": dicom(np.stack([array[:, :, None]] * 2), Rows=48, Columns=64, NumberOfFrames=2, SamplesPerPixel=1),
         "RGB": folder / "examples_palette.dcm",
+        "mask": folder / "liver_1frame.dcm",
         "levels": dicom(array),
     }
     for remedy, source in sources.items():

@@ -146,6 +146,8 @@ def dicom_header(data: bytes) -> Any:
     header = pydicom.dcmread(io.BytesIO(data), specific_tags=_DICOM_TAGS)
     if "Rows" not in header or (header.get("NumberOfFrames") or 1) > 1 or "PALETTE" in header.PhotometricInterpretation:
         raise unsupported("DICOM without an image, with a palette, or of several frames: save one RGB or grey frame")
+    if header.get("BitsAllocated") == 1:
+        raise unsupported("DICOM of one bit, which is a mask: give the image")
     return header
 
 
