@@ -65,3 +65,4 @@ def test_an_update_writes_another_detector_that_is_calibrated_on_new_images(
     assert updated.accepted_[0].images == 31
     listed = run("accept", tmp_path / "winter.safetensors", "--device", "cpu").out
     assert "update by 31 images" in listed
+    assert "0 accepted images in " in listed

@@ -38,4 +38,5 @@ def accept(
     for each in after.accepted_ if not given else ():
         text = f"update by {counted(each.images, 'image')}" if each.is_update else escaped(each.name)
         print(f"{each.time}\t{each.digest}\t{text}")
-    print(f"{counted(len(after.accepted_), 'accepted image')} in {escaped(str(located.path))}")
+    number = sum(not each.is_update for each in after.accepted_)
+    print(f"{counted(number, 'accepted image')} in {escaped(str(located.path))}")
