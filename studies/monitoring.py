@@ -2,7 +2,7 @@
 
 python studies/monitoring.py simulate               # false alarms and delays of simulated streams
 python studies/monitoring.py images --data FOLDER   # solar cells and photos, whose quality falls midway
-python studies/monitoring.py tables                 # the tables of docs/monitoring.md
+python studies/monitoring.py tables                 # the tables of docs/serving.md
 
 Results that are missing in docs/results/monitoring.json are added, so that a stopped command can be continued. FOLDER
 holds natural/train-0000.tar; the solar cells are those of the package elpv-dataset. The scores of the images are stored
@@ -12,9 +12,8 @@ in `--scores`, and computed where they are missing.
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Annotated, Any
 
 import numpy as np
@@ -22,57 +21,32 @@ import typer
 from numpy.typing import NDArray
 from scipy.stats import beta
 
-from discopatch import Detector, Monitor, Prediction
+from discopatch import Detector
 from discopatch.bench.suites import NORMAL_CELL, labelled_cells, solar_folder
 from discopatch.bench.tables import markdown_table
-from discopatch.calibration import p_values
 from discopatch.corruptions import corrupt
 from discopatch.errors import TooFewImagesError
 from discopatch.images import NamedImage, read_images
 from discopatch.monitor.evidence import Evidence, Ranking
 from discopatch.pretrained import DEFAULT_WEIGHTS, load_pretrained
-from discopatch.results import ComponentScore
 from discopatch.utils import write_atomically, write_json
 
 Floats = NDArray[np.float64]
 Row = dict[str, Any]
-Change = Callable[[Floats, int, np.random.Generator], Floats]  # normal scores (R,), images since the change -> scores
 
 AT_ONCE = 250  # streams that are simulated together
 RATES = (0.01, 0.05)
 JUMP, SLOPES = 0.01, np.array([-1.0, 0.0, 1.0])  # of the textbook martingale
 
 
-def shifted(by: float) -> Change:
-    return lambda scores, since, rng: scores + by
-
-
-def far_off(share: float) -> Change:
-    return lambda scores, since, rng: np.where(rng.random(len(scores)) < share, scores + 30, scores)
-
-
-class Frozen:
-    """The first changed score again and again, with or without a little noise."""
-
-    def __init__(self, noise: float = 0.0) -> None:
-        self.noise, self.scores = noise, np.zeros(0)
-
-    def __call__(self, scores: Floats, since: int, rng: np.random.Generator) -> Floats:
-        self.scores = scores if since == 0 else self.scores
-        return self.scores + self.noise * rng.normal(size=len(scores))
-
-
-CHANGES: dict[str, Callable[[], Change]] = {
-    "0.25 sd higher": lambda: shifted(0.25),
-    "0.5 sd higher": lambda: shifted(0.5),
-    "1 sd higher": lambda: shifted(1.0),
-    "2 sd higher": lambda: shifted(2.0),
-    "0.5 sd lower": lambda: shifted(-0.5),
-    "1 sd lower": lambda: shifted(-1.0),
-    "frozen": Frozen,
-    "frozen, noise of 0.02 sd": lambda: Frozen(0.02),
-    "5 % far off": lambda: far_off(0.05),
-    "0.1 sd more every 100 images": lambda: lambda scores, since, rng: scores + since / 1000,
+# Normal scores (R,), and the first of them after the change -> scores.
+CHANGES: dict[str, Callable[[Floats, Floats, np.random.Generator], Floats]] = {
+    "0.5 sd higher": lambda scores, first, rng: scores + 0.5,
+    "1 sd higher": lambda scores, first, rng: scores + 1,
+    "2 sd higher": lambda scores, first, rng: scores + 2,
+    "1 sd lower": lambda scores, first, rng: scores - 1,
+    "5 % far off": lambda scores, first, rng: np.where(rng.random(len(scores)) < 0.05, scores + 30, scores),
+    "frozen": lambda scores, first, rng: first,
 }
 
 
@@ -107,36 +81,15 @@ class Jumper:
         return np.asarray(np.log(self.capital.sum(1)))
 
 
-def highest_evidence(
-    n: int, images: int, chunk: int, *, streams: int = AT_ONCE, decimals: int | None = None, seed: int = 0
-) -> dict[str, Floats]:
+def highest_evidence(n: int, images: int, chunk: int) -> dict[str, Floats]:
     """The highest log-evidence of each of some normal streams, by the monitor and by the textbook martingale."""
-    rng = np.random.default_rng([seed, n, chunk, 0 if decimals is None else 1 + decimals])
-
-    def draw(*shape: int) -> Floats:
-        scores = rng.normal(size=shape)
-        return scores if decimals is None else scores.round(decimals)
-
-    calibration = draw(streams, n)
-    watched, textbook = Streams(calibration, rng), Jumper(n, streams, rng)
-    highest = {"monitor": np.zeros(streams), "textbook": np.zeros(streams)}
+    rng = np.random.default_rng([0, n, chunk, 0])
+    watched, textbook = Streams(rng.normal(size=(AT_ONCE, n)), rng), Jumper(n, AT_ONCE, rng)
+    highest = {"monitor": np.zeros(AT_ONCE), "textbook": np.zeros(AT_ONCE)}
     for _ in range(images):
-        highest["monitor"] = np.maximum(highest["monitor"], watched.add(draw(streams)))
+        highest["monitor"] = np.maximum(highest["monitor"], watched.add(rng.normal(size=AT_ONCE)))
         highest["textbook"] = np.maximum(highest["textbook"], textbook.add(watched.below))
     return highest
-
-
-def alarms_of_detectors(n: int, *, detectors: int, streams: int, images: int, rate: float, seed: int = 0) -> Floats:
-    """(detectors,): the share of normal streams with an alarm of each detector, with one calibration set for all."""
-    found = np.zeros(detectors)
-    for detector in range(detectors):
-        rng = np.random.default_rng([seed, n, detector, 7])
-        watched = Streams(np.tile(rng.normal(size=(1, n)), (streams, 1)), rng)
-        highest = np.zeros(streams)
-        for _ in range(images):
-            highest = np.maximum(highest, watched.add(rng.normal(size=streams)))
-        found[detector] = (highest >= -np.log(rate)).mean()
-    return found
 
 
 def delays(n: int, after: int, *, streams: int, most: int, rate: float, seed: int = 0) -> Iterator[tuple[str, Row]]:
@@ -149,11 +102,13 @@ def delays(n: int, after: int, *, streams: int, most: int, rate: float, seed: in
     level, early = -np.log(rate), np.zeros(streams, np.bool_)
     for _ in range(after):
         early |= before.add(rng.normal(size=streams)) >= level
-    for kind, make in CHANGES.items():
-        watched, change, alarm = deepcopy(before), make(), np.full(streams, np.inf)
+    for kind, change in CHANGES.items():
+        watched, alarm, first = deepcopy(before), np.full(streams, np.inf), np.zeros(0)
         watched.rng = np.random.default_rng([seed, n, after, len(kind)])
         for since in range(most):
-            found = watched.add(change(watched.rng.normal(size=streams), since, watched.rng)) >= level
+            scores = watched.rng.normal(size=streams)
+            first = scores if since == 0 else first
+            found = watched.add(change(scores, first, watched.rng)) >= level
             alarm = np.where(found & np.isinf(alarm), since + 1, alarm)
             if np.isfinite(alarm).all():
                 break
@@ -162,13 +117,12 @@ def delays(n: int, after: int, *, streams: int, most: int, rate: float, seed: in
 
 
 def summary(delay: Floats) -> Row:
-    """The median, None where fewer than half are found, the 90th percentile likewise, and the share that is found."""
+    """The median, None where fewer than half are found, and the share that is found."""
     if not len(delay):
-        return {"median": None, "p90": None, "found": 0.0, "streams": 0}
-    middle, high = np.quantile(delay, [0.5, 0.9], method="inverted_cdf")
+        return {"median": None, "found": 0.0, "streams": 0}
+    middle = np.quantile(delay, 0.5, method="inverted_cdf")
     return {
         "median": float(middle) if np.isfinite(middle) else None,
-        "p90": float(high) if np.isfinite(high) else None,
         "found": float(np.isfinite(delay).mean()),
         "streams": len(delay),
     }
@@ -177,7 +131,7 @@ def summary(delay: Floats) -> Row:
 FITTED, NORMAL, CORRUPTED = 600, 400, 100  # images; 199 of the first are held out
 CORRUPTIONS = ("gaussian_noise", "defocus_blur", "brightness", "jpeg_compression")
 SEVERITIES = (1, 2, 3)
-BEFORE, RAMP, MOST = 300, 300, 600  # normal images, images until severity 3 is reached, images after the change
+BEFORE, AFTER = 300, 600  # normal images, and images after the change
 Scores = Mapping[str, NDArray[Any]]
 
 
@@ -202,15 +156,10 @@ def score_images(suite: str, data: Path, path: Path, log: Any = print) -> None:
     images = suite_images(suite, data)
     log(f"{suite}: fitting on {FITTED} images")
     detector = Detector(false_alarm_rate=0.01).fit(images[:FITTED])
-    found: dict[str, NDArray[Any]] = {
-        "calibration": detector.calibration_scores_,
-        "components": np.array(detector.component_names),
-    }
+    found: dict[str, NDArray[Any]] = {"calibration": detector.calibration_scores_}
 
     def score(name: str, given: Iterable[NamedImage]) -> None:
-        predictions = detector.predict(list(given))
-        found[name] = predictions.scores
-        found[f"{name}/z"] = np.array([[part.z for part in each.components] for each in predictions])
+        found[name] = detector.score(list(given))
         log(f"{suite}: {name}")
 
     score("normal", images[FITTED : FITTED + NORMAL])
@@ -225,72 +174,27 @@ def score_images(suite: str, data: Path, path: Path, log: Any = print) -> None:
     write_atomically(path, lambda beside: np.savez_compressed(beside.open("wb"), **found))  # type: ignore[arg-type]
 
 
-def changes(scores: Scores) -> Iterator[tuple[str, list[str]]]:
-    """The name of each change, and which scores its images have, one name an image."""
-    for corruption in CORRUPTIONS:
-        for severity in SEVERITIES:
-            yield f"{corruption}, severity {severity}", [f"{corruption}/{severity}"] * MOST
-        yield f"{corruption}, slow ramp", ramp(corruption)
-
-
-def ramp(corruption: str) -> list[str]:
-    """Severity 0 to 3 over RAMP images, between two severities by chance, then 3."""
-    rng, names = np.random.default_rng(11), []
-    for image in range(MOST):
-        level = min(3.0, 3 * image / RAMP)
-        severity = int(level) + int(rng.random() < level - int(level))
-        names.append(f"{corruption}/{severity}" if severity else "normal")
-    return names
-
-
-def drawn_streams(scores: Scores, names: list[str], streams: int, rate: float, seed: int) -> Row:
+def drawn_streams(scores: Scores, name: str, streams: int) -> Row:
     """Delays over many streams: calibration and normal images are one pool, split at random, which is exchangeable."""
-    rng = np.random.default_rng([seed, len(names)])
+    rng = np.random.default_rng([0, AFTER])
     pool, n = np.concatenate([scores["calibration"], scores["normal"]]), len(scores["calibration"])
     order = rng.permuted(np.tile(pool, (streams, 1)), axis=1)
-    watched, level = Streams(order[:, :n], rng), -np.log(rate)
+    watched, level = Streams(order[:, :n], rng), -np.log(RATES[0])
     early, alarm, flagged = np.zeros(streams, np.bool_), np.full(streams, np.inf), np.zeros(streams)
     for image in range(BEFORE):
         early |= watched.add(order[:, n + image]) >= level
     limits = np.sort(order[:, :n], 1)[:, -max(1, round(0.01 * (n + 1)))]
-    for since, name in enumerate(names):
-        left = order[:, n + BEFORE :] if name == "normal" else np.tile(scores[name], (streams, 1))
-        given = left[np.arange(streams), rng.integers(left.shape[1], size=streams)]
+    for since in range(AFTER):
+        given = scores[name][rng.integers(len(scores[name]), size=streams)]
         alarm = np.where((watched.add(given) >= level) & np.isinf(alarm), since + 1, alarm)
         flagged += given > limits
-    return {"false": int(early.sum()), "flagged": float(flagged.mean() / len(names)), **summary(alarm[~early])}
-
-
-def watch_once(scores: Scores, names: list[str], rate: float, seed: int) -> tuple[Monitor, list[float]]:
-    """One stream through a `Monitor` itself, with components, and its log10 evidence after each image."""
-    rng, n = np.random.default_rng([seed, 1]), len(scores["calibration"])
-    normal = rng.permutation(len(scores["normal"]))
-    parts = scores["components"].tolist()
-    calibration = np.sort(scores["calibration"])
-    detector: Any = SimpleNamespace(
-        calibration_scores_=calibration, component_names=tuple(parts), settings=lambda: {"groups": None}
-    )
-    monitor, trace = Monitor(detector, rate), []
-    places = [("normal", place) for place in normal[:BEFORE].tolist()]
-    for name in names:
-        left = normal[BEFORE:].tolist() if name == "normal" else range(len(scores[name]))
-        places.append((name, left[rng.integers(len(left))]))
-    for name, place in places:
-        score = float(scores[name][place])
-        p_value = float(p_values([score], calibration)[0])
-        z = scores[f"{name}/z"][place].tolist()
-        components = tuple(ComponentScore(part, value, False) for part, value in zip(parts, z, strict=True))
-        prediction = Prediction(f"{name}/{place}", score, p_value, p_value <= 2 / (n + 1), components=components)
-        trace.append(monitor.update(prediction).log10_evidence)
-    return monitor, trace
+    return {"false": int(early.sum()), "flagged": float(flagged.mean() / AFTER), **summary(alarm[~early])}
 
 
 RESULTS = Path("docs/results/monitoring.json")
 CALIBRATED, AFTERS = (99, 199, 999), (0, 10_000, 50_000)
 COMPARED = 199  # calibration scores of the longest streams
 MOST = 2000  # images after a change
-LEVELS = (0.0, 0.05, 0.2)  # shares of the streams of one detector with an alarm
-TIED = 0  # decimals of scores with many ties
 SUITES = ("solar", "natural")
 
 app = typer.Typer(help=__doc__, add_completion=False)
@@ -312,41 +216,25 @@ class Stored:
 
 
 @app.command()
-def simulate(
-    out: Path = RESULTS, streams: int = 2000, delayed: int = 400, images: int = 10_000, detectors: int = 200
-) -> None:
+def simulate(out: Path = RESULTS, streams: int = 2000, delayed: int = 400, images: int = 10_000) -> None:
     """Normal streams with new calibration scores each, and changes of several kinds, early and late."""
     stored = Stored(out)
-    for decimals in (None, TIED):
-        for n in CALIBRATED:
-            name = f"false/{n}/{'continuous' if decimals is None else 'tied'}"
-            for chunk in range(streams // AT_ONCE):
-                stored.add(f"{name}/{chunk}", chunk_counts, n, images, chunk, decimals)
-    for after in AFTERS:
-        for n in CALIBRATED:
-            if after <= images or (n == COMPARED and images >= AFTERS[1]):
-                stored.add(f"delays/{n}/{after}", delay_rows, n, after, delayed)
-    stored.add(f"detectors/{COMPARED}", detector_shares, COMPARED, detectors)
+    for n in CALIBRATED:
+        for chunk in range(streams // AT_ONCE):
+            stored.add(f"false/{n}/continuous/{chunk}", chunk_counts, n, images, chunk)
+    for after, n in product(AFTERS, CALIBRATED):
+        if after <= images or (n == COMPARED and images >= AFTERS[1]):
+            stored.add(f"delays/{n}/{after}", delay_rows, n, after, delayed)
 
 
 def delay_rows(n: int, after: int, streams: int) -> dict[str, Row]:
     return dict(delays(n, after, streams=streams, most=MOST, rate=RATES[0]))
 
 
-def detector_shares(n: int, detectors: int) -> Row:
-    """The share of normal streams of 1,000 images with an alarm, over detectors."""
-    shares = alarms_of_detectors(n, detectors=detectors, streams=50, images=1000, rate=RATES[0])
-    return {"mean": float(shares.mean()), **{f"above {level:g}": float((shares > level).mean()) for level in LEVELS}}
-
-
-def chunk_counts(n: int, images: int, chunk: int, decimals: int | None) -> Row:
-    highest = highest_evidence(n, images, chunk, decimals=decimals)
-    return {
-        "streams": AT_ONCE,
-        **{
-            f"{name} {rate:g}": int((found >= -np.log(rate)).sum()) for name, found in highest.items() for rate in RATES
-        },
-    }
+def chunk_counts(n: int, images: int, chunk: int) -> Row:
+    highest = highest_evidence(n, images, chunk).items()
+    counts = {f"{name} {rate:g}": int((found >= -np.log(rate)).sum()) for name, found in highest for rate in RATES}
+    return {"streams": AT_ONCE, **counts}
 
 
 @app.command()
@@ -356,7 +244,7 @@ def images(
     scores: Annotated[Path, typer.Option(help="Folder for the scores.")] = Path("runs/monitoring"),
     streams: int = 400,
 ) -> None:
-    """Corruptions of severity 1 to 3 that set in after 300 normal images, and slow ramps."""
+    """Corruptions of severity 1 to 3 that set in after 300 normal images."""
     stored = Stored(out)
     for suite in SUITES:
         path = scores / f"{suite}.npz"
@@ -364,22 +252,9 @@ def images(
             score_images(suite, data, path)
         with np.load(path) as file:
             found = dict(file)
-        for name, names in changes(found):
-            stored.add(f"images/{suite}/{name}", real_row, found, names, streams)
-
-
-def real_row(scores: Mapping[str, Any], names: list[str], streams: int) -> Row:
-    row: Row = drawn_streams(scores, names, streams, RATES[0], seed=0)
-    told = [watch_once(scores, names[:200], RATES[0], seed)[0].status for seed in range(10)]
-    late = [(each, each.since) for each in told if each.since is not None and (each.alarm_at or 0) > BEFORE]
-    components = [each.component or "none" for each, _ in late]
-    return {
-        **row,
-        "component": max(set(components), key=components.count) if components else None,
-        "directions": sorted({str(each.direction) for each, _ in late}),
-        "inside": sum(since.earliest <= BEFORE + 1 <= since.latest for _, since in late),
-        "told": len(late),
-    }
+        for corruption, severity in product(CORRUPTIONS, SEVERITIES):
+            name = f"images/{suite}/{corruption}, severity {severity}"
+            stored.add(name, drawn_streams, found, f"{corruption}/{severity}", streams)
 
 
 @app.command()
@@ -393,9 +268,9 @@ def tables(out: Path = RESULTS) -> None:
         print(f"\n{title}\n\n{table}")
 
 
-def false_alarms(content: Row, n: int, kind: str, method: str, rate: float) -> tuple[int, int]:
+def false_alarms(content: Row, n: int, method: str, rate: float) -> tuple[int, int]:
     """Streams with an alarm, and all streams."""
-    chunks = [each for name, each in content.items() if name.startswith(f"false/{n}/{kind}/")]
+    chunks = [each for name, each in content.items() if name.startswith(f"false/{n}/continuous/")]
     return sum(each[f"{method} {rate:g}"] for each in chunks), sum(each["streams"] for each in chunks)
 
 
@@ -407,18 +282,9 @@ def binomial_text(count: int, total: int) -> str:
 
 
 def false_table(content: Row) -> str:
-    rows = []
-    for n in CALIBRATED:
-        for kind in ("continuous", "tied"):
-            cells = [
-                binomial_text(*false_alarms(content, n, kind, method, rate))
-                for method in ("monitor", "textbook")
-                for rate in RATES
-                if false_alarms(content, n, kind, method, rate)[1]
-            ]
-            rows.append([str(n), kind, *cells])
-    heads = [f"{name}, {rate:.0%}" for name in ("monitor", "textbook martingale") for rate in RATES]
-    return markdown_table(["calibration images", "scores", *heads], rows)
+    columns = list(product(("monitor", "textbook"), RATES))
+    rows = [[str(n), *(binomial_text(*false_alarms(content, n, *each)) for each in columns)] for n in CALIBRATED]
+    return markdown_table(["calibration images", *(f"{method}, {rate:.0%}" for method, rate in columns)], rows)
 
 
 def delay_text(found: Row | None) -> str:
@@ -443,10 +309,8 @@ def image_table(content: Row, suite: str) -> str:
     for name, row in content.items():
         if name.startswith(f"images/{suite}/"):
             change = name.removeprefix(f"images/{suite}/").replace("_", " ")
-            told = f"{row['inside']} of {row['told']}"
-            rows.append([change, f"{row['flagged']:.0%}", delay_text(row), told, str(row["component"] or "")])
-    heads = ["change", "images flagged", "images until the alarm", "beginning inside the interval", "component"]
-    return markdown_table(heads, rows)
+            rows.append([change, f"{row['flagged']:.0%}", delay_text(row)])
+    return markdown_table(["change", "images flagged", "images until the alarm"], rows)
 
 
 if __name__ == "__main__":
