@@ -107,16 +107,8 @@ def count_alarms(scores: NDArray[np.float64], split: Split, rate: float) -> int:
     return int(np.count_nonzero(scores[split.test] > threshold(scores[split.calibration], rate)))
 
 
-def binomial_range(tests: int, rate: float) -> tuple[float, float]:
-    """Between which shares of alarms 99 in 100 would lie if every test had exactly that chance of one."""
-    from scipy.stats import binom
-
-    low, high = binom.ppf([(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2], tests, rate)
-    return float(low / tests), float(high / tests)
-
-
-def conformal_range(tests: int, calibration: int, rate: float, *, splits: int = 1) -> tuple[float, float]:
-    """The same, given that a threshold from few calibration images is itself uncertain.
+def conformal_range(tests: int, calibration: int, rate: float, *, splits: int) -> tuple[float, float]:
+    """Between which shares of alarms of all splits 99 in 100 would lie.
 
     Beta-binomial, summed over splits; exact for random splits without ties, as only the order of the scores enters.
     """
@@ -131,25 +123,6 @@ def conformal_range(tests: int, calibration: int, rate: float, *, splits: int = 
     return float(low / (tests * splits)), float(min(high, tests * splits) / (tests * splits))
 
 
-def summarise_alarms(alarms: Sequence[int], *, tests: int, calibration: int, rate: float) -> dict[str, Any]:
-    """The rate that was asked for, the rates that came, and the ranges in which they may lie, by split and pooled."""
-    within = conformal_range(tests, calibration, rate)
-    pooled = tests * len(alarms)
-    return {
-        "promised": rate,
-        "calibration": calibration,
-        "tests": tests,
-        "alarms": list(alarms),
-        "rates": [count / tests for count in alarms],
-        "binomial": binomial_range(tests, rate),
-        "conformal": within,
-        "splits_within": sum(within[0] <= count / tests <= within[1] for count in alarms),
-        "pooled": sum(alarms) / pooled,
-        "pooled_binomial": binomial_range(pooled, rate),
-        "pooled_conformal": conformal_range(tests, calibration, rate, splits=len(alarms)),
-    }
-
-
 def check_rates(scores: Sequence[Scores], splits: Sequence[Split], rates: Sequence[float]) -> dict[str, Any]:
     """By head and by each rate for which there are enough calibration images; each split has scores of its own."""
     calibration, tests = len(splits[0].calibration), len(splits[0].test)
@@ -158,7 +131,9 @@ def check_rates(scores: Sequence[Scores], splits: Sequence[Split], rates: Sequen
 
     def check(head: str, rate: float) -> dict[str, Any]:
         counts = [count_alarms(each[head], split, rate) for each, split in zip(scores, splits, strict=True)]
-        return summarise_alarms(counts, tests=tests, calibration=calibration, rate=rate)
+        within = conformal_range(tests, calibration, rate, splits=len(counts))
+        shares = {"pooled": sum(counts) / (tests * len(counts)), "pooled_conformal": within}
+        return {"promised": rate, "calibration": calibration, "tests": tests, "alarms": counts, **shares}
 
     possible = [rate for rate in rates if calibration >= images_needed(rate)]
     return {head: {str(rate): check(head, rate) for rate in possible} for head in scores[0]}
@@ -170,7 +145,6 @@ Section = tuple[str, Results]  # its name and its figures, to be joined with tho
 FORMAT = 1
 KINDS: tuple[Kind, ...] = ("logits", "statistics", "pooled")  # all but places, which would be the largest
 FIT_SIZE_RATE = 0.1  # asks for few calibration images, so that the smallest fits are allowed
-PHOTOS = "photos to test"
 
 
 @dataclass(frozen=True)
@@ -188,8 +162,7 @@ class Sizes:
     corruptions: tuple[str, ...] = tuple(CORRUPTIONS)
     severity: int = 3
     fit_photos: int = 2000
-    unfitted_photos: int = 500  # that the discriminator was trained on, but the head is not fitted on
-    other: int | None = None  # test photos, and images of each other set, at most so many
+    other: int | None = None  # test photos, at most so many
     few: dict[str, int] = field(  # sets of a hundred images or so, by how many of them are fitted
         default_factory=lambda: {"chest-xray": 41, "brain-mri": 61}
     )
@@ -207,7 +180,6 @@ class Sizes:
             corrupted=8,
             corruptions=("gaussian_noise", "contrast"),
             fit_photos=30,
-            unfitted_photos=8,
             other=8,
             resamples=200,
         )
@@ -339,55 +311,25 @@ def check_photos(reader: FeatureReader, sizes: Sizes, root: Path) -> Iterator[Se
     """Photos: false alarms of one head that is calibrated anew, and the effect of storage on its score.
 
     The photos to fit on lie in files of the transform's size, so the preprocessing of all others ends in such a file
-    too, except where photos and other images are scored as they come.
+    too, except where photos are scored as they come.
     """
     suite, transform = natural_suite(root), reader.weights.transform
-    wanted = sizes.fit_photos + sizes.unfitted_photos
-    check_available("photos to fit on", len(suite.fit), wanted)
-    train = tuple(shuffled(suite.fit, seed=sizes.seed, count=wanted))
+    check_available("photos to fit on", len(suite.fit), sizes.fit_photos)
     protocol = matched(transform, suite.stored)
-    fit = ImageSet("photos to fit", train[: sizes.fit_photos], protocol.fit)
-    test = ImageSet(PHOTOS, sample_files(suite.test, sizes.other), protocol.normal)
-    trained_on = ImageSet("photos trained on", train[sizes.fit_photos :], protocol.fit)
-    bare = ImageSet(f"{PHOTOS}, as they come", test.files, (transform,))
-    others = [
-        ImageSet(f"{other.name}, as they come", sample_files(other.files, sizes.other), (transform,))
-        for other in suite.others
-        if other.group != "control"
-    ]
+    fit = ImageSet("photos to fit", tuple(shuffled(suite.fit, seed=sizes.seed, count=sizes.fit_photos)), protocol.fit)
+    test = ImageSet("photos to test", sample_files(suite.test, sizes.other), protocol.normal)
+    bare = ImageSet("photos to test, as they come", test.files, (transform,))
     changes = reader.changes(fit)
-    fitted, tested = reader.extract(fit, test)
+    fitted, tested, as_they_come = reader.extract(fit, test, bare)
     heads = changes.fit_heads(fitted, np.arange(len(fitted.logits)))
     normal = score_all(tested, heads)
     calibration = min(sizes.split_calibration, len(test) // 2)
     splits = random_splits(len(test), splits=sizes.splits, calibration=calibration, seed=sizes.seed)
     yield "false alarms", {"natural": check_rates([normal] * len(splits), splits, sizes.rates)}
-    sets = (trained_on, bare, *others)
-    scores = {images.name: score_all(each, heads) for images, each in zip(sets, reader.extract(*sets), strict=True)}
-    as_they_come = {each.name: scores[each.name] for each in others}
-    yield (
-        "storage",
-        {
-            "stored": suite.stored.quality,
-            "as they come": mean_auroc(sizes, normal, {PHOTOS: scores[bare.name]}),
-            "trained on": mean_auroc(sizes, normal, {trained_on.name: scores[trained_on.name]}),
-            "other images, as they come": mean_auroc(sizes, scores[bare.name], as_they_come),
-        },
-    )
-
-
-def mean_auroc(sizes: Sizes, normal: Scores, others: Mapping[str, Scores]) -> dict[str, list[float]]:
-    """Mean AUROC over other sets by head; a set of the test photos' name is resampled together with them."""
-
-    def draw(name: str, scores: Scores) -> Any:
-        images = len(next(iter(scores.values())))
-        return draw_resamples(images, seed=sizes.seed, name=name, resamples=sizes.resamples)
-
-    drawn = {name: (draw(PHOTOS, normal), draw(name, scores)) for name, scores in others.items()}
-    return {
-        head: Estimate.mean([estimate_auroc(scores, others[name][head], drawn[name]) for name in others]).rounded()
-        for head, scores in normal.items()
-    }
+    shifted, images = score_all(as_they_come, heads), len(test)
+    drawn = draw_resamples(images, seed=sizes.seed, name="photos to test", resamples=sizes.resamples)
+    areas = {head: estimate_auroc(normal[head], shifted[head], (drawn, drawn)).rounded() for head in heads}
+    yield "storage", {"stored": suite.stored.quality, "as they come": areas}
 
 
 # What needs torch is imported further down: the processes that prepare images import this file too.

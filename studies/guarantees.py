@@ -1,7 +1,7 @@
-"""False alarms of small folders, bursts of frames and two cameras; cross-conformal p-values; folders that fail.
+"""False alarms of small folders, bursts of frames and two cameras; folders that fail.
 
 python studies/guarantees.py measure --data FOLDER    # docs/results/guarantees.json; half an hour on two cores
-python studies/guarantees.py tables                   # its tables as Markdown, for docs/guarantees.md
+python studies/guarantees.py tables                   # its tables as Markdown, for docs/calibration.md
 python studies/guarantees.py gate                     # docs/results/folder-gate.json
 
 FOLDER holds natural/train-0000.tar; the solar cells are those of the package elpv-dataset. Features are computed once,
@@ -44,13 +44,12 @@ SIZES = (30, 60, 120, 600)
 RATES: tuple[Rate, ...] = ("auto", *AUTO_RATES)
 BURST_RATE, CAMERAS_RATE = 0.1, 0.05
 SCENES, FRAMES, BURST_POOL = 27, 4, 120  # scenes to fit, frames of each, and scenes in all
-FOLDS = 5  # of cross-conformal prediction
 PROBED = 36  # images whose shifts are measured; a draw takes those of six that it fits
 
 Row = dict[str, Any]
 Scores = NDArray[np.float64]
 Draw = Callable[[np.random.Generator, int], Scores]
-Run = Callable[..., Row]  # a job for all draws, and the name of its share -> a row
+Run = Callable[..., Row]  # a job for all draws -> a row
 
 app = typer.Typer(help=__doc__, add_completion=False)
 
@@ -172,29 +171,14 @@ def two_cameras(name: str, ordered: bool, draw: int) -> Row:
     }
 
 
-def cross_conformal(pool: str, size: int, draw: int) -> Row:
-    """Every image fits and calibrates in turn: a p-value from the ranks in five folds, each with a head of its own."""
-    found = POOLS[pool]
-    order = np.random.default_rng([1, size, draw]).permutation(len(found))
-    images, new = order[:size], found.features.select(order[size:])
-    fold, at_least = np.arange(size) % FOLDS, np.zeros(len(order) - size)
-    for number in range(FOLDS):
-        fitted = images[fold != number]
-        head = CombinedHead().fit(found.features.select(fitted), found.shifts_of(fitted))
-        known = head.score(found.features.select(images[fold == number]))
-        at_least += np.rint(p_values(head.score(new), known) * (len(known) + 1) - 1)
-    p = (1 + at_least) / (size + 1)
-    return {f"at {rate:g}": float((p <= rate + 1e-9).mean()) for rate in (0.05, 0.1)}
-
-
-def summary(rows: Sequence[Row | None], share: str = "share") -> Row:
+def summary(rows: Sequence[Row | None]) -> Row:
     """The mean share of flagged images over draws with its standard error, and where nine in ten draws lie."""
     found = [row for row in rows if row is not None]
     if not found:
         return {"draws": 0}
-    values = np.array([row[share] for row in found])
+    values = np.array([row["share"] for row in found])
     low, high = np.quantile(values, [0.05, 0.95])
-    means = {name: float(np.mean([row[name] for row in found])) for name in found[0] if name != share}
+    means = {name: float(np.mean([row[name] for row in found])) for name in found[0] if name != "share"}
     error = values.std() / np.sqrt(max(len(values) - 1, 1))
     return {
         "draws": len(found),
@@ -228,26 +212,16 @@ def camera_rows(pool: str, run: Run) -> list[Row]:
     return [{"order": order, **run(partial(two_cameras, pool, after))} for order, after in orders]
 
 
-def cross_conformal_rows(pool: str, run: Run) -> list[Row]:
-    return [
-        {"images": size, "rate": rate, **run(partial(cross_conformal, pool, size), f"at {rate:g}")}
-        for size in SIZES[:3]
-        for rate in (0.05, 0.1)
-    ]
-
-
 TABLES: dict[str, tuple[Callable[[str, Run], list[Row]], str]] = {  # how it is made, and from which images
     "photos": (folder_rows, "photos"),
     "solar cells": (folder_rows, "solar cells"),
     "bursts of photos": (burst_rows, "frames of photos"),
     "bursts of solar cells": (burst_rows, "frames of solar cells"),
     "two cameras": (camera_rows, "both kinds"),
-    "cross-conformal, photos": (cross_conformal_rows, "photos"),
-    "cross-conformal, solar cells": (cross_conformal_rows, "solar cells"),
 }
 
 
-CALIBRATED = (9, 19, 99, 199, 999)
+CALIBRATED = (9, 19, 99, 199)
 FOLDERS = (1, 10, 100, 1000)
 GATE_RATES = {9: 0.1, 19: 0.05}  # of false alarms; 1 % where there are enough images for it
 TESTS = ("folder", "flagged alone", "Benjamini-Hochberg", "any")
@@ -389,8 +363,8 @@ def measure(
         pools = {name: make_pool(name, encoder, data, images)}
         with ProcessPoolExecutor(processes, get_context("spawn"), start_process, (pools,)) as pool:
 
-            def run(job: Callable[[int], Row | None], share: str = "share") -> Row:
-                return summary(list(pool.map(job, range(draws))), share)
+            def run(job: Callable[[int], Row | None]) -> Row:
+                return summary(list(pool.map(job, range(draws))))
 
             for table in chosen:
                 rows = TABLES[table][0](name, run)

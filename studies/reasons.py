@@ -3,8 +3,7 @@
 python studies/reasons.py --photos natural/test.tar --solar      # docs/results/reasons.json
 
 A detector is fitted on some normal images. Counted are which reason comes first on new images that are degraded in a
-known way, how many new normal images get a reason, and which share of their pixels is hot. Solar cells come from the
-installed elpv-dataset.
+known way, and how many new normal images get a reason. Solar cells come from the installed elpv-dataset.
 """
 
 import json
@@ -26,7 +25,6 @@ from discopatch import Detector
 from discopatch.bench.dataset import shuffled
 from discopatch.bench.suites import NORMAL_CELL, labelled_cells, solar_folder
 from discopatch.corruptions import corrupt
-from discopatch.heads import PROBES
 from discopatch.images import Pixels
 from discopatch.pretrained import DEFAULT_WEIGHTS
 from discopatch.utils import write_json
@@ -53,9 +51,8 @@ RIGHT = {
     "contrast": ("less_contrast",),
 }
 RATE = 0.1  # at which detectors are fitted: 30 images allow no smaller one
-DEGRADED = {30: 21, 89: 60, 299: 200}  # images given, and those of them that are fitted
-NORMAL = (30, 60, 120, 600)  # images given
-NEW, MIN_NEW, HEATMAPS = 150, 60, 40  # new normal images: at most, at least, and those whose maps are looked at
+GIVEN = (30, 89, 299)  # images
+NEW, MIN_NEW = 150, 60  # new normal images: at most, and at least
 
 
 @dataclass(frozen=True)
@@ -129,11 +126,10 @@ def plan(counts: dict[str, int], draws: int, degraded: int) -> list[Task]:
     """The longest first; sizes for which there are not enough images are left out."""
     tasks = []
     for name, count in counts.items():
-        for given in {*NORMAL, *DEGRADED}:
+        for given in GIVEN:
             if count >= given + MIN_NEW:
-                tried = degraded if given in DEGRADED else 0
-                tasks += [Task(name, given, draw, tried) for draw in range(draws)]
-    return sorted(tasks, key=lambda task: (-task.degraded, -task.given))
+                tasks += [Task(name, given, draw, degraded) for draw in range(draws)]
+    return sorted(tasks, key=lambda task: -task.given)
 
 
 def measure(paths: dict[str, str], task: Task, *, weights: str, device: str) -> dict[str, Any]:
@@ -146,9 +142,6 @@ def measure(paths: dict[str, str], task: Task, *, weights: str, device: str) -> 
     given = np.stack([pixels[place] for place in order[: task.given]])
     new = [np.array(pixels[place]) for place in order[task.given : task.given + NEW]]
     detector = Detector(weights, false_alarm_rate=RATE, device=device, seed=task.draw).fit(list(given), workers=1)
-    model = detector.reasons_
-    assert model is not None
-    hot = float(np.mean([hot_pixels(detector, image) for image in new[:HEATMAPS]]))
     grey = all((image == image[..., :1]).all() for image in new)
     cells = []
     for kind, corruptions in KINDS.items():
@@ -163,10 +156,8 @@ def measure(paths: dict[str, str], task: Task, *, weights: str, device: str) -> 
     return {
         **asdict(task),
         "fitted": detector.guarantee_.n_fit,
-        "silent": [name for name in PROBES if name not in model.probes],
         "normal": dict(Counter(first_reason(detector, image) for image in new)),
-        "hot": hot,
-        "cells": cells if task.degraded else [],
+        "cells": cells,
     }
 
 
@@ -183,14 +174,8 @@ def summary(found: list[dict[str, Any]]) -> dict[str, Any]:
         normal = sum((Counter(each["normal"]) for each in parts), Counter[str]())
         result[str(given)] = {
             "fitted": parts[0]["fitted"],
-            "silent": sorted({name for each in parts for name in each["silent"]}),
             "new normal images": normal.total(),
             "with a reason": 1 - normal[NONE] / normal.total(),
-            "with a reason, by draw": [
-                1 - each["normal"].get(NONE, 0) / sum(each["normal"].values()) for each in parts
-            ],
-            "hot pixels": float(np.mean([each["hot"] for each in parts])),
-            "hot pixels, by draw": [each["hot"] for each in parts],
             "degraded": degraded_summary([cell for each in parts for cell in each["cells"]]),
         }
     return result
@@ -198,8 +183,6 @@ def summary(found: list[dict[str, Any]]) -> dict[str, Any]:
 
 def degraded_summary(cells: list[dict[str, Any]]) -> dict[str, Any]:
     """The share that is right, over all kinds alike and for each; and what came first, by kind."""
-    if not cells:
-        return {}
     kinds = {kind: share_right(cell for cell in cells if cell["kind"] == kind) for kind in KINDS}
     matrix = {
         kind: dict(
@@ -207,11 +190,9 @@ def degraded_summary(cells: list[dict[str, Any]]) -> dict[str, Any]:
         )
         for kind in KINDS
     }
-    severities = {str(each): share_right(cell for cell in cells if cell["severity"] == each) for each in SEVERITIES}
     return {
         "right": float(np.mean(list(kinds.values()))),
         "by kind": kinds,
-        "by severity": severities,
         "first reasons": matrix,
     }
 
@@ -219,13 +200,12 @@ def degraded_summary(cells: list[dict[str, Any]]) -> dict[str, Any]:
 def shares_table(sizes: dict[str, Any]) -> str:
     """Markdown: a row for every number of images given."""
     rows = [
-        "| given | fitted | new normal images with a reason | hot pixels | first reason right |",
-        "|---|---|---|---|---|",
+        "| given | fitted | new normal images with a reason | first reason right |",
+        "|---|---|---|---|",
     ]
     for given, each in sizes.items():
-        right = f"{each['degraded']['right']:.0%}" if each["degraded"] else ""
-        hot = f"{each['hot pixels']:.1%}"
-        rows.append(f"| {given} | {each['fitted']} | {each['with a reason']:.1%} | {hot} | {right} |")
+        right = f"{each['degraded']['right']:.0%}"
+        rows.append(f"| {given} | {each['fitted']} | {each['with a reason']:.1%} | {right} |")
     return "\n".join(rows)
 
 
@@ -233,11 +213,6 @@ def share_right(cells: Iterable[dict[str, Any]]) -> float:
     """The mean over corruptions and severities."""
     shares = [sum(cell["first"].get(name, 0) for name in cell["right"]) / sum(cell["first"].values()) for cell in cells]
     return float(np.mean(shares))
-
-
-def hot_pixels(detector: Detector, image: Pixels) -> float:
-    """The share of pixels above 1 in the anomaly map."""
-    return float((detector.explain(image).anomaly_map > 1).mean())
 
 
 if __name__ == "__main__":

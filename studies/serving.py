@@ -2,8 +2,8 @@
 
 python studies/serving.py
 
-It sends JPEG files of 640 x 640 from 1, 8, 32 and 128 clients, one image a request or 16, each over a connection of its
-own; all clients are in one process. `soak.py` has clients that misbehave.
+It sends JPEG files of 640 x 640 from 1, 8 and 128 clients, each over a connection of its own; all clients are in one
+process. `soak.py` has clients that misbehave.
 """
 
 import asyncio
@@ -170,8 +170,7 @@ def form_request(files: list[tuple[str, bytes]], *, path: str = SCORE, headers: 
 
 
 SIDE, FILES = 640, 48
-CLIENTS = (1, 8, 32, 128)
-BATCH = 16  # images of a request with several
+CLIENTS = (1, 8, 128)
 RATE, CPU, CLIENT = "images a second", "CPU an image, ms", "clients' share of CPU"
 
 
@@ -188,19 +187,14 @@ def load(
     with tempfile.TemporaryDirectory() as place:
         folder = export or make_export(Path(place) / "export")
         files = [jpeg(image, side=SIDE) for image in camera(FILES, seed=2)]
+        requests = [image_request(data) for data in files]
         runs: dict[str, Callable[[], dict[str, float]]] = {
-            "in process, threads": partial(in_process, folder, files, seconds, "threads"),
-            "in process, predict": partial(in_process, folder, files, seconds, "predict"),
+            "in process, threads": partial(in_process, folder, files, seconds)
         }
         with served(folder, Path(place) / "log", "--no-history") as service:
-            for clients in CLIENTS:
-                requests = [image_request(data) for data in files]
-                runs[f"{clients} clients"] = partial(over_http, service, requests, 1, clients, seconds)
-            groups = [files[start : start + BATCH] for start in range(0, len(files), BATCH)]
-            forms = [form_request([("image.jpg", data) for data in group]) for group in groups]
-            for clients in (1, 8):
-                name = f"{clients} clients, {BATCH} images a request"
-                runs[name] = partial(over_http, service, forms, BATCH, clients, seconds)
+            runs |= {
+                f"{clients} clients": partial(over_http, service, requests, clients, seconds) for clients in CLIENTS
+            }
             found: dict[str, list[dict[str, float]]] = {name: [] for name in runs}
 
             def measure(name: str) -> list[float]:
@@ -213,28 +207,19 @@ def load(
     results = {name: {key: statistics.mean(each[key] for each in two) for key in two[0]} for name, two in found.items()}
     content = {"cores": os.cpu_count(), "seconds": seconds, "side": SIDE, "runs": results}
     write_json(out, content)
-    text = load_table(content)
-    print(text)
+    print(load_table(content))
 
 
-def in_process(folder: Path, files: Sequence[bytes], seconds: float, how: str) -> dict[str, float]:
+def in_process(folder: Path, files: Sequence[bytes], seconds: float) -> dict[str, float]:
     """In a process of its own, as the service is."""
     with get_context("spawn").Pool(1) as pool:
-        return dict(pool.apply(score_in_process, (folder, list(files), seconds, how)))
+        return dict(pool.apply(score_in_process, (folder, list(files), seconds)))
 
 
-def score_in_process(folder: Path, files: list[bytes], seconds: float, how: str) -> dict[str, float]:
+def score_in_process(folder: Path, files: list[bytes], seconds: float) -> dict[str, float]:
     from discopatch.export.runtime import Runtime
 
     cores = os.cpu_count() or 1
-    done = 0
-    if how == "predict":
-        runtime = Runtime.load(folder)
-        runtime.predict(files[:4])
-        start, used = time.perf_counter(), time.process_time()
-        while time.perf_counter() - start < seconds:
-            done += len(runtime.predict(files))
-        return rates(done, time.perf_counter() - start, time.process_time() - used)
     runtime = Runtime.load(folder, threads=1)
     runtime.predict(files[:4], workers=1)
     start, used = time.perf_counter(), time.process_time()
@@ -255,15 +240,11 @@ def rates(images: int, seconds: float, cpu_seconds: float) -> dict[str, float]:
     return {RATE: images / seconds, CPU: 1e3 * cpu_seconds / images}
 
 
-def over_http(
-    service: Service, requests: Sequence[bytes], images: int, clients: int, seconds: float
-) -> dict[str, float]:
-    return asyncio.run(send_all(service, requests, images, clients, seconds))
+def over_http(service: Service, requests: Sequence[bytes], clients: int, seconds: float) -> dict[str, float]:
+    return asyncio.run(send_all(service, requests, clients, seconds))
 
 
-async def send_all(
-    service: Service, requests: Sequence[bytes], images: int, clients: int, seconds: float
-) -> dict[str, float]:
+async def send_all(service: Service, requests: Sequence[bytes], clients: int, seconds: float) -> dict[str, float]:
     """Every client asks, waits for the answer, and asks again; the first tenth of the time does not count."""
     begin = time.perf_counter()
     warm, end = begin + 0.1 * seconds, begin + 1.1 * seconds
@@ -297,7 +278,7 @@ async def send_all(
     cores = os.cpu_count() or 1
     p50, p95, p99 = np.percentile(times, (50, 95, 99)) * 1e3
     return {
-        **rates(len(times) * images, seconds, used["service"]),
+        **rates(len(times), seconds, used["service"]),
         "p50": float(p50),
         "p95": float(p95),
         "p99": float(p99),
@@ -307,9 +288,9 @@ async def send_all(
 
 
 def load_table(content: dict[str, Any]) -> str:
-    """Rows in the order of measuring; shares are those of the faster way in process."""
+    """Rows in the order of measuring, and shares of the rate in process."""
     runs = content["runs"]
-    best = max(run[RATE] for name, run in runs.items() if name.startswith("in process"))
+    best = runs["in process, threads"][RATE]
     lines = [
         "| | images a second | of in process | p50, ms | p95, ms | p99, ms | CPU an image, ms | clients' CPU |",
         "|---|---|---|---|---|---|---|---|",
