@@ -23,7 +23,6 @@ SHAPES = {  # of made-up outputs of teachers; the finer map has another grid tha
     "resnet50/map16": (4, 3, 3),
     "resnet50/pooled": (6,),
 }
-CELLS = (3, 3)  # of the logits of a crop
 TEACHER = {"teachers": {"resnet50": "0123456789abcdef"}}
 
 
@@ -128,8 +127,7 @@ def drawn(**changes: Any) -> Batch:
 
 
 def taught(batch: Batch) -> Batch:
-    shapes = {**SHAPES, "discriminator/logits": CELLS}
-    targets = {name: torch.randn(len(batch.images), *shape, generator=seeded(7)) for name, shape in shapes.items()}
+    targets = {name: torch.randn(len(batch.images), *shape, generator=seeded(7)) for name, shape in SHAPES.items()}
     return batch._replace(targets=targets)
 
 
@@ -223,7 +221,6 @@ def test_the_distance_to_the_teachers_is_weighted_by_kind_and_maps_are_brought_t
     assert targets is not None
     fine, coarse, last = output.features[2:]
     predicted = {
-        "discriminator/logits": (1.0, output.logits),
         "discriminator/statistics": (1.0, layers["discriminator/statistics"](torch.cat(output.layer_statistics, 1))),
         "resnet50/map8": (3.0, F.interpolate(layers["resnet50/map8"](fine), (12, 12), mode="bilinear")),
         "resnet50/map16": (3.0, layers["resnet50/map16"](coarse)),

@@ -18,7 +18,6 @@ from discopatch.training.config import TrainingConfig
 from discopatch.training.teachers import (
     BEGINNING,
     EMBEDDING,
-    LOGITS,
     MAPS,
     POOLED,
     SMALLEST_SCALE,
@@ -202,7 +201,7 @@ def further_losses(discriminator: nn.Module, batches: Sequence[Batch], config: T
 def teacher_distance(output: AuxiliaryOutput, batch: Batch, config: TrainingConfig) -> Tensor:
     """Smooth L1 distances, of embeddings 1 - cosine.
 
-    Logits and embedding are the student's own; the rest is predicted, maps on the teacher's grid.
+    The embedding is the student's own; the rest is predicted, maps on the teacher's grid.
     """
     assert output.predictions is not None
     assert batch.targets is not None
@@ -216,7 +215,7 @@ def teacher_distance(output: AuxiliaryOutput, batch: Batch, config: TrainingConf
             distance = 1 - F.cosine_similarity(output.embedding.float(), expected).mean()
             distances.append(config.weight_cosine * distance)
             continue
-        found = output.logits if kind == LOGITS else output.predictions[target]
+        found = output.predictions[target]
         if found.shape[2:] != expected.shape[2:]:
             found = F.interpolate(found, expected.shape[2:], mode="bilinear")
         weight = config.weight_maps if kind in MAPS else config.weight_pooled if kind == POOLED else 1.0

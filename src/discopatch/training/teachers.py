@@ -26,8 +26,7 @@ Targets = dict[str, Tensor]  # by kind, or by teacher and kind
 DISCRIMINATOR = "discriminator"  # name of a teacher
 BEGINNINGS = {"efficientnet-lite0": LITE0, "efficientnet-lite1": LITE1}  # teachers to begin as, and their depths
 BEGINNING = "beginning"  # teacher of the student's own first features, by the number of the layer
-LOGITS, STATISTICS, POOLED, EMBEDDING = "logits", "statistics", "pooled", "embedding"  # kinds of outputs
-OWN = {LOGITS, EMBEDDING}  # outputs that a student has itself
+STATISTICS, POOLED, EMBEDDING = "statistics", "pooled", "embedding"  # kinds of outputs; students have the last
 MAPS = {"map8": 8, "map16": 16}  # kinds of feature maps, by the pixels of a cell
 LEARNT_MAPS = {"resnet50": {"map8": 1, "map16": 2}}  # by teacher, the stages after which maps are taken
 SMALLEST_SCALE = 0.01  # of an output; smaller differences do not count
@@ -40,33 +39,24 @@ class Teacher(nn.Module):
 
 
 class DiscriminatorTeacher(Teacher):
-    """A discriminator as a teacher.
+    """A discriminator as a teacher of its statistics.
 
-    A plain student with patches at the same places also learns its logits, an inverted student of an inverted teacher
-    its maps, and its embedding if it has one of the same length.
+    An inverted student of an inverted teacher also learns its maps, and its embedding if it has one of the same length.
     """
 
     def __init__(self, weights: Weights, student: Architecture) -> None:
         super().__init__()
         check_range(weights)
         own = weights.discriminator.architecture
-        self.with_logits = student.kind == "plain"
-        if self.with_logits and (own.kind, own.patch_size, own.stride) != ("plain", student.patch_size, student.stride):
-            raise ParameterError(
-                f"the teacher has patches of {own.patch_size} pixels every {own.stride}, the student of "
-                f"{student.patch_size} every {student.stride}: choose a preset with patches like the teacher's"
-            )
         self.digest = weights.digest
         self.discriminator = channels_last(deepcopy(weights.discriminator)).eval().requires_grad_(False)
         self.with_maps = student.kind == own.kind == "inverted"
         self.with_embedding = 0 < own.embedding == student.embedding
 
     def forward(self, images: Tensor) -> Targets:
-        """Statistics (B, 2 x channels); logits, maps and the embedding (B, values) if the student learns them."""
+        """Statistics (B, 2 x channels); maps and the embedding (B, values) if the student learns them."""
         output = self.discriminator(images, 1, statistics=True)
         found = {STATISTICS: output.statistics}
-        if self.with_logits:
-            found[LOGITS] = output.logits
         if self.with_maps:
             found |= {kind: output.features[layer_of(self.discriminator.architecture, kind)] for kind in MAPS}
         if self.with_embedding:
@@ -154,7 +144,7 @@ class Teachers:
     """Frozen networks with the mean and spread of their outputs, so that every number has the same weight."""
 
     networks: Mapping[str, Teacher]
-    centre: dict[str, Tensor]  # by target, (channels,); outputs that a student has itself are not scaled
+    centre: dict[str, Tensor]  # by target, (channels,); embeddings are not scaled
     scale: dict[str, Tensor]
     recorded: dict[torch.Size, Recorded[Targets]] = field(default_factory=dict, init=False)  # on a GPU, by shape
 
@@ -165,7 +155,7 @@ class Teachers:
         sums: dict[str, tuple[int, Any, Any]] = {}  # count, sum and sum of squares of each channel
         for batch in batches:
             for target, values in found.outputs(batch).items():
-                if kind_of(target) not in OWN and not target.startswith(BEGINNING):
+                if kind_of(target) != EMBEDDING and not target.startswith(BEGINNING):
                     by_channel = values.double().transpose(0, 1).flatten(1)
                     count, total, squares = sums.get(target, (0, 0.0, 0.0))
                     count, total = count + by_channel.shape[1], total + by_channel.sum(1)
