@@ -530,7 +530,7 @@ class CombOOD(KNN):
         """Each column after its Yeo-Johnson transform."""
         with np.errstate(all="ignore"):
             columns = [yeojohnson(column, power) for column, power in zip(standard.T, self.powers, strict=True)]
-        return np.clip(np.nan_to_num(np.column_stack(columns)), -LARGEST, LARGEST)
+        return np.asarray(np.clip(np.nan_to_num(np.column_stack(columns)), -LARGEST, LARGEST))
 
     def score(self, features: FeatureDict) -> Array:
         z = (self.shaped((self.extremes(features) - self.mean) / self.scale) - self.centre) / self.spread

@@ -44,7 +44,7 @@ def random_features(count: int, *, seed: int = 0, size: int = SIZE, is_ood: bool
 
     statistics = rng.normal(size=(count, 3)) @ np.ones((3, 20)) + rng.normal(size=(count, 20))
     statistics[:, ::2] += 4 * is_ood
-    found: FeatureDict = {
+    found: dict[str, NDArray[np.floating]] = {
         kind: (statistics if kind in (STATISTICS, EXTREMES) else near_the_class()).astype(np.float32) for kind in KINDS
     }
     found[PERTURBED] = found[PENULTIMATE] + rng.normal(0, 0.1 + is_ood, (count, size)).astype(np.float32)
@@ -52,8 +52,8 @@ def random_features(count: int, *, seed: int = 0, size: int = SIZE, is_ood: bool
     blocks = rng.normal(4 * is_ood, 1, (count, 6, 8))
     places = rng.normal(size=(count, 3, 3, 12))
     places[:, 1, 1] += 4 * is_ood
-    by_place = {LOCAL: places.astype(np.float16), DISTRIBUTIONS: channels.astype(np.float16), SCENE: blocks}
-    return {**found, **by_place, CLASSES: classes.astype(np.float64)}
+    found |= {LOCAL: places.astype(np.float16), DISTRIBUTIONS: channels.astype(np.float16), SCENE: blocks}
+    return {**found, CLASSES: classes.astype(np.float64)}
 
 
 def fitted_baseline(name: str, *, images: int = 120) -> Baseline:

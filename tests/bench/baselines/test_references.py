@@ -29,6 +29,7 @@ from discopatch.bench.networks.base import (
     Array,
     Classifier,
     ClassifierBackbone,
+    FeatureDict,
 )
 from discopatch.bench.networks.pixels import PixelStatistics
 from discopatch.bench.networks.resnet50 import ResNet50, convert_keras
@@ -190,7 +191,7 @@ def adascale() -> list[float]:
     for f, perturbed in zip(NEW, SHIFTED[1], strict=True):
         own = measure(f, perturbed)
         least = np.mean([own >= each for each in normal])
-        percentile = 80 + (85 - 80) * (1 - least)
+        percentile = float(80 + (85 - 80) * (1 - least))
         found.append(-DATA.energy(shaped(f, "scale", percentile)))
     return found
 
@@ -238,13 +239,13 @@ REFERENCES: dict[str, Callable[[], list[float]]] = {
 
 @pytest.mark.parametrize("name", REFERENCES)
 def test_a_baseline_ranks_images_as_its_reference(name: str) -> None:
-    normal, new = (
+    given: list[FeatureDict] = [
         {PENULTIMATE: f, PERTURBED: shifted, EXTREMES: peaks}
         for f, shifted, peaks in zip((DATA.normal, DATA.new), SHIFTED, PEAKS, strict=True)
-    )
+    ]
     classes = DATA.classes.astype(np.float64)
-    baseline = make_baseline(name, Classifier(DATA.weight, DATA.bias)).fit({**normal, CLASSES: classes})
-    ours, reference = baseline.score(new), np.array(REFERENCES[name]())
+    baseline = make_baseline(name, Classifier(DATA.weight, DATA.bias)).fit({**given[0], CLASSES: classes})
+    ours, reference = baseline.score(given[1]), np.array(REFERENCES[name]())
     assert_ranked_alike(ours, reference, rtol=1e-4 if name in ("mahalanobis", "mahalanobis++", "combood") else 1e-8)
 
 

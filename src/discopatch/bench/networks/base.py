@@ -249,7 +249,8 @@ def perturb(network: ClassifierNetwork, x: Tensor) -> Tensor:
     sizes = gradient.abs().flatten(1)
     least = sizes.topk(int(LEAST_SHARE * sizes.shape[1]), largest=False).indices
     moved = torch.zeros_like(sizes).scatter_(1, least, 1.0).view_as(gradient)
-    return x.detach() + gradient.sign() * moved * (STEP * PIXEL_DEVIATION * (white - black))
+    found: Tensor = x.detach() + gradient.sign() * moved * (STEP * PIXEL_DEVIATION * (white - black))
+    return found
 
 
 def map_features(maps: Sequence[Tensor], kinds: Collection[str]) -> dict[str, Tensor]:
