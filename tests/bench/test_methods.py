@@ -15,6 +15,15 @@ from tests.bench.bench_samples import Thumbnail
 from tests.samples import camera_pixels, tiny_weights
 
 OUR_HEADS = {"combined", "components", "statistics"}  # that need no logit
+CLASS_FREE = {
+    "mahalanobis",
+    "mahalanobis++",
+    "mds",
+    "mds++",
+    "dfm",
+    "knn",
+    "local",
+}  # of features that all networks have
 
 
 def discriminator(name: str = "discopatch") -> BenchEncoder:
@@ -25,9 +34,10 @@ def test_patterns_choose_methods_once_in_their_order() -> None:
     def chosen_scores(encoder: str) -> set[str]:
         return {name.removeprefix(f"{encoder}/") for name in choose_methods([f"{encoder}/*"])}
 
-    assert chosen_scores("resnet50") == BASELINES.keys() | OUR_HEADS
+    assert chosen_scores("resnet50") == BASELINES.keys() - {"niqe"} | OUR_HEADS
+    assert chosen_scores("pixels") == {*CLASS_FREE, "niqe"} - {"local"}
     assert chosen_scores("paper-v1") == {*HEADS, "knn", "local"}
-    assert chosen_scores("dinov2=/some/where") == {"mahalanobis", "mds", "knn", "local", *OUR_HEADS}
+    assert chosen_scores("dinov2=/some/where") == CLASS_FREE | OUR_HEADS
     assert choose_methods(["*/energy"]) == [f"{name}/energy" for name in BACKBONES]
     chosen = choose_methods(["discopatch/logit", "discopatch/*", "*/logit"])
     assert len(chosen) == len(set(chosen))
@@ -66,11 +76,12 @@ def test_an_option_that_the_images_to_fit_on_do_not_allow_is_refused() -> None:
 def test_a_network_without_what_a_method_needs_says_why() -> None:
     backbone = Thumbnail()
     encoder = BenchEncoder(backbone)
-    assert {name for name in encoder.methods if encoder.refusal(name)} == {"rankfeat", "rankfeat-weight"}
+    others = {"adascale", "combood", "cdf"}
+    assert {name for name in encoder.methods if encoder.refusal(name)} == {"rankfeat", "rankfeat-weight", *others}
     backbone.kinds = (PENULTIMATE, STATISTICS, RANK_LAST, RANK_BEFORE)
     encoder = BenchEncoder(backbone)
     refused = {name for name in encoder.methods if encoder.refusal(name)}
-    assert refused == {"rankfeat-weight", "local"}
+    assert refused == {"rankfeat-weight", "local", *others}
     assert "ResNet" in encoder.refusal("rankfeat-weight")
     assert all(encoder.refusal(name) for name in ("logit", "sigmoid"))
 

@@ -120,7 +120,7 @@ def test_options_are_recorded_and_what_a_star_cannot_mean_here_is_left_out_with_
     assert "left out: resnet50/mds" in finished.err
     assert "knn:k=3" in finished.out
     results = read_results(tmp_path / "out")
-    assert results["left_out"].keys() == {"resnet50/mds"}
+    assert results["left_out"].keys() == {"resnet50/mds", "resnet50/mds++"}
     assert results["methods"]["resnet50/knn:k=3"]["settings"] == {"k": 3}
     assert "Left out: MDS" in (tmp_path / "out/tables.md").read_text()
     assert_error(run(*command, "--methods", "resnet50/mds", "-o", tmp_path / "named"), "resnet50/mds")

@@ -11,15 +11,20 @@ import torch
 from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 from scipy.special import logsumexp
+from scipy.stats import yeojohnson
 from torch import Tensor
 
 from discopatch.bench.networks.base import (
+    DISTRIBUTIONS,
+    EXTREMES,
     GPU_BATCH,
     LOCAL,
     PENULTIMATE,
+    PERTURBED,
     RANK_BEFORE,
     RANK_LAST,
     RANK_WEIGHT,
+    SCENE,
     Array,
     Classifier,
     FeatureDict,
@@ -41,6 +46,10 @@ MIN_SCALE = 1e-6  # when no feature varies at all
 MIN_MEAN_DISTANCE = 1e-9  # of features that are the normal mean itself, so that the quotient is a number
 MIN_RESIDUAL_SHARE = 1e-9  # of the length of features: a residual below is rounding
 MAX_NEIGHBOURS = 50
+SMALLEST = 1e-300  # below which no logarithm is taken
+LARGEST = 1e30  # of an extreme after its transform, so that squares stay finite
+MARGIN = 0.2  # of the range of a channel's activations, beyond each end
+SHARP = 0.75  # of the sharpest block of a normal image: NIQE is fitted on blocks above it
 
 
 @dataclass
@@ -68,6 +77,10 @@ class Baseline(ABC):
         """Fits the baseline and returns it; many only need the classifier, and have nothing to fit."""
         return self
 
+    def values(self, features: FeatureDict) -> Array:
+        """f in double precision, (images, d)."""
+        return features[PENULTIMATE].astype(np.float64)
+
     @abstractmethod
     def score(self, features: FeatureDict) -> Array:
         """Returns (images,) scores, higher for more out-of-distribution, each from its own image alone."""
@@ -80,7 +93,7 @@ def whole(text: str) -> int:
     return int(text)
 
 
-def percentage(text: str) -> float:
+def below_hundred(text: str) -> float:
     """Reads a number from 0 to below 100."""
     if not 0 <= float(text) < 100:
         raise ValueError("choose a number from 0 to below 100")
@@ -134,16 +147,20 @@ class Scale(Baseline):
     Xu et al., Scaling for Training-Time and Post-hoc Out-of-distribution Detection Enhancement, 2024.
     """
 
-    options: ClassVar = {"percentile": percentage}
+    options: ClassVar = {"percentile": below_hundred}
 
     percentile: float = 85.0
 
     def score(self, features: FeatureDict) -> Array:
-        values = features[PENULTIMATE].astype(np.float64)
+        values = self.values(features)
         size = values.shape[1]
-        count = max(size - round(size * self.percentile / 100), 1)
-        least_kept = np.partition(values, size - count, axis=1)[:, size - count, None]
+        below = np.minimum(np.rint(size * self.percentiles(features) / 100).astype(np.intp), size - 1)
+        least_kept = np.take_along_axis(np.sort(values, axis=1), below[:, None], axis=1)
         return -energy(self.classifier.logits(self.shaped(values, values >= least_kept)))
+
+    def percentiles(self, features: FeatureDict) -> Array:
+        """p for each image, (images,)."""
+        return np.full(len(features[PENULTIMATE]), self.percentile)
 
     def shaped(self, values: Array, kept: NDArray[np.bool_]) -> Array:
         """(images, d) features as the last layer gets them; `kept` marks those above the percentile."""
@@ -158,7 +175,7 @@ class ASH(Scale):
     Djurisic et al., Extremely Simple Activation Shaping for Out-of-Distribution Detection, 2023.
     """
 
-    options: ClassVar = {"variant": partial(one_of, ("s", "b", "p")), "percentile": percentage}
+    options: ClassVar = {"variant": partial(one_of, ("s", "b", "p")), "percentile": below_hundred}
 
     variant: str = "s"
     percentile: float = 90.0
@@ -177,6 +194,40 @@ def sharpening(values: Array, kept: NDArray[np.bool_]) -> Array:
     all_sum, kept_sum = (part.sum(1, keepdims=True) for part in (values, np.where(kept, values, 0.0)))
     quotient = np.divide(all_sum, kept_sum, out=np.ones_like(all_sum), where=kept_sum != 0)
     return np.asarray(np.exp(np.minimum(quotient, MAX_EXPONENT)))
+
+
+class AdaScale(Scale):
+    """AdaSCALE-A. SCALE with p = 80 + 5 (1 - F(q)): images that change more when they are perturbed are scaled less.
+
+    q = sum of relu(f') over the largest 5 % of f, plus 10 times the sum of |f - f'| over its largest 1 %, f' the
+    features of the perturbed image; F is the share of normal images up to q. s1 and s2 are sums of relu(f).
+    Regmi, AdaSCALE: Adaptive Scaling for OOD Detection, 2025, with the settings for ResNet-50. They are those of
+    OpenOOD; the authors' program fits F with the 5 % and the 1 % exchanged.
+    """
+
+    needs = (PENULTIMATE, PERTURBED)
+    without = "it is no classifier whose input can be perturbed along a gradient"
+    options: ClassVar = {}
+
+    def fit(self, normal: FeatureDict) -> Self:
+        self.reference = np.sort(shift_sizes(normal))
+        return self
+
+    def percentiles(self, features: FeatureDict) -> Array:
+        share = np.searchsorted(self.reference, shift_sizes(features), side="right") / len(self.reference)
+        return np.asarray(80 + 5 * (1 - share))
+
+    def shaped(self, values: Array, kept: NDArray[np.bool_]) -> Array:
+        return values * sharpening(np.maximum(values, 0), kept)
+
+
+def shift_sizes(features: FeatureDict) -> Array:
+    """q of AdaSCALE, (images,)."""
+    values, perturbed = (features[kind].astype(np.float64) for kind in (PENULTIMATE, PERTURBED))
+    order, size = np.argsort(-values, axis=1, kind="stable"), values.shape[1]
+    raised = np.take_along_axis(np.maximum(perturbed, 0), order[:, : 5 * size // 100], axis=1)
+    shifts = np.take_along_axis(np.abs(values - perturbed), order[:, : size // 100], axis=1)
+    return np.asarray(raised.sum(1) + 10 * shifts.sum(1))
 
 
 @dataclass(kw_only=True)
@@ -225,13 +276,13 @@ class Mahalanobis(Baseline):
     needs_classifier = False
 
     def fit(self, normal: FeatureDict) -> Self:
-        values = normal[PENULTIMATE].astype(np.float64)
+        values = self.values(normal)
         smallest = max(MIN_SCALE_SHARE * float(np.sqrt(values.var(0).mean())), MIN_SCALE)
         self.gaussian = ShrunkGaussian.fit(values, smallest_scale=smallest)
         return self
 
     def score(self, features: FeatureDict) -> Array:
-        values = features[PENULTIMATE].astype(np.float64)
+        values = self.values(features)
         with torch.inference_mode():
             return np.asarray(self.gaussian(torch.from_numpy(values)).numpy() * values.shape[1])
 
@@ -247,7 +298,7 @@ class MDS(Baseline):
     needs_classes = True
 
     def fit(self, normal: FeatureDict) -> Self:
-        values = normal[PENULTIMATE].astype(np.float64)
+        values = self.values(normal)
         numbers = np.unique(normal[CLASSES], return_inverse=True)[1]
         sums = np.zeros((numbers.max() + 1, values.shape[1]))
         np.add.at(sums, numbers, values)
@@ -260,8 +311,71 @@ class MDS(Baseline):
         return self
 
     def score(self, features: FeatureDict) -> Array:
-        values = features[PENULTIMATE].astype(np.float64) @ self.whitening
-        return np.asarray(cdist(values, self.means, "sqeuclidean").min(1))
+        return np.asarray(cdist(self.values(features) @ self.whitening, self.means, "sqeuclidean").min(1))
+
+
+class UnitLength(Baseline):
+    """Base class of Mahalanobis++: f / |f| in place of f.
+
+    Mueller and Hein, Mahalanobis++: Improving OOD Detection via Feature Normalization, 2025. The paper's has class
+    means: `mds++`. `mahalanobis++` does the same to the class-free method.
+    """
+
+    def values(self, features: FeatureDict) -> Array:
+        return unit_rows(features[PENULTIMATE])
+
+
+class UnitMahalanobis(UnitLength, Mahalanobis):
+    """`Mahalanobis` of f / |f|."""
+
+
+class UnitMDS(UnitLength, MDS):
+    """`MDS` of f / |f|: Mahalanobis++ as its authors have it."""
+
+
+class DFM(Baseline):
+    """Score: |g - V V' g|^2, g = f - m, V as many principal axes of normal f as have less than 97 % of their variance.
+
+    Ahuja et al., Probabilistic Modeling of Deep Features for Out-of-Distribution and Adversarial Detection, 2019: the
+    feature reconstruction error, as in anomalib, of the last features in place of a pooled middle layer.
+    """
+
+    needs_classifier = False
+
+    def fit(self, normal: FeatureDict) -> Self:
+        values = self.values(normal)
+        self.mean = values.mean(0)
+        variances, axes = np.linalg.svd(values - self.mean, full_matrices=False)[1:]
+        total = np.square(variances).cumsum()
+        self.axes = axes[: int(np.searchsorted(total, 0.97 * total[-1]))].T
+        return self
+
+    def score(self, features: FeatureDict) -> Array:
+        moved = self.values(features) - self.mean
+        return np.asarray(np.square(moved - moved @ self.axes @ self.axes.T).sum(1))
+
+
+@dataclass(kw_only=True)
+class NCI(Baseline):
+    """Confidence: w_c . (f - m) / |f - m| + alpha |f|_1, c the likeliest class, m the mean of normal f.
+
+    Liu and Qin, Detecting Out-of-Distribution through the Lens of Neural Collapse, 2025. The authors choose alpha from
+    0.0001 to 0.1 on validation images; here it is the smallest, the default of their program and of OpenOOD.
+    """
+
+    options: ClassVar = {"alpha": below_hundred}
+
+    alpha: float = 0.0001
+
+    def fit(self, normal: FeatureDict) -> Self:
+        self.mean = self.values(normal).mean(0)
+        return self
+
+    def score(self, features: FeatureDict) -> Array:
+        values = self.values(features)
+        weight = self.classifier.weight[self.classifier.logits(values).argmax(1)].astype(np.float64)
+        towards = (weight * unit_rows(values - self.mean)).sum(1)
+        return np.asarray(-towards - self.alpha * np.abs(values).sum(1))
 
 
 class FDBD(Baseline):
@@ -272,7 +386,7 @@ class FDBD(Baseline):
     """
 
     def fit(self, normal: FeatureDict) -> Self:
-        self.mean = normal[PENULTIMATE].astype(np.float64).mean(0)
+        self.mean = self.values(normal).mean(0)
         weight = self.classifier.weight.astype(np.float64)
         squares = np.square(weight).sum(1)
         squared = squares[:, None] + squares - 2 * weight @ weight.T
@@ -306,7 +420,7 @@ class ViM(Baseline):
 
     def fit(self, normal: FeatureDict) -> Self:
         """Principal axes are those of most energy about o, where all logits are zero: features are not centred."""
-        values = normal[PENULTIMATE].astype(np.float64)
+        values = self.values(normal)
         weight = self.classifier.weight.astype(np.float64)
         inverse = np.linalg.pinv(weight @ weight.T, hermitian=True)  # pinv(W) = W'(WW')+
         self.origin = -weight.T @ inverse @ self.classifier.bias.astype(np.float64)
@@ -333,7 +447,7 @@ class ViM(Baseline):
         return {"dimensions": self.n_axes(images)}
 
     def score(self, features: FeatureDict) -> Array:
-        values = features[PENULTIMATE].astype(np.float64)
+        values = self.values(features)
         return self.alpha * self.residual(values) - energy(self.classifier.logits(values))
 
 
@@ -378,6 +492,56 @@ class KNN(Baseline):
 
     def settings(self, images: int) -> dict[str, Setting]:
         return {"k": self.n_neighbours(images)}
+
+
+class CombOOD(KNN):
+    """Score: sqrt(d) log D + z' (C + I)^-1 z, D the squared distance of `KNN`, z the extremes of all activations.
+
+    The extremes are the largest and smallest input of each activation, and logit, standardised, made Gaussian by a
+    Yeo-Johnson transform each and standardised again; C is their covariance. Rajasekaran et al., COMBOOD: A
+    Semiparametric Approach for Detecting Out-of-distribution Data for Image Classification, 2024: the form that its
+    program reports. There, activations that overwrite their input show their outputs.
+    """
+
+    needs = (PENULTIMATE, EXTREMES)
+    needs_classifier = True
+    without = "it is no classifier whose activations can be read"
+
+    def fit(self, normal: FeatureDict) -> Self:
+        super().fit(normal)
+        values = self.extremes(normal)
+        self.mean, self.scale = values.mean(0), safe_scale(values)
+        standard = (values - self.mean) / self.scale
+        with np.errstate(all="ignore"):
+            powers = [float(yeojohnson(column)[1]) if np.ptp(column) else 1.0 for column in standard.T]
+        self.powers = np.nan_to_num(np.array(powers), nan=1.0)
+        shaped = self.shaped(standard)
+        self.centre, self.spread = shaped.mean(0), safe_scale(shaped)
+        whitened = (shaped - self.centre) / self.spread
+        self.precision = np.linalg.inv(covariance(whitened) + np.eye(len(self.powers)))
+        return self
+
+    def extremes(self, features: FeatureDict) -> Array:
+        """(images, 2 x activations + 2)."""
+        logits = self.classifier.logits(features[PENULTIMATE])
+        return np.column_stack([features[EXTREMES].astype(np.float64), logits.max(1), -logits.min(1)])
+
+    def shaped(self, standard: Array) -> Array:
+        """Each column after its Yeo-Johnson transform."""
+        with np.errstate(all="ignore"):
+            columns = [yeojohnson(column, power) for column, power in zip(standard.T, self.powers, strict=True)]
+        return np.asarray(np.clip(np.nan_to_num(np.column_stack(columns)), -LARGEST, LARGEST))
+
+    def score(self, features: FeatureDict) -> Array:
+        z = (self.shaped((self.extremes(features) - self.mean) / self.scale) - self.centre) / self.spread
+        near = np.log(np.maximum(np.square(super().score(features)), SMALLEST))
+        return np.asarray(np.sqrt(self.bank.shape[1]) * near + np.einsum("ij,jk,ik->i", z, self.precision, z))
+
+
+def safe_scale(values: Array) -> Array:
+    """The standard deviation of each column, 1 for a constant one."""
+    scale = values.std(0)
+    return np.where(scale > 0, scale, 1.0)
 
 
 @dataclass(kw_only=True)
@@ -430,6 +594,78 @@ class Local(Baseline):
         return np.asarray(window_maxima(z)[:, 0].double().numpy())
 
 
+@dataclass(kw_only=True)
+class ActivationCDF(Baseline):
+    """Score: sum over layers of the z-score of the sum over channels c of W(image, normal) / range of c.
+
+    W is the earth mover's distance between the distribution of a channel's activations in the image and in all normal
+    images; the range is that of normal images, with a fifth more at each end, where others are cut off. Becker et al.,
+    2026, as LokiPF/RT-DETR-TUE describes it. Its histograms of 1000 bins are means of 32 groups of the sorted values
+    here, and its stages those whose statistics are taken.
+    """
+
+    needs_classifier = False
+    needs = (DISTRIBUTIONS,)
+    without = "the values of its maps are not extracted"
+
+    layer_sizes: tuple[int, ...] = ()  # two for each channel
+
+    def fit(self, normal: FeatureDict) -> Self:
+        values = normal[DISTRIBUTIONS]
+        pooled = np.sort(values[..., 1:-1].swapaxes(0, 1).reshape(values.shape[1], -1), axis=1)
+        groups = pooled.reshape(len(pooled), values.shape[2] - 2, len(values))  # as many values as images in each
+        self.reference = groups.mean(2, dtype=np.float64)
+        low, high = values[..., 0].min(0).astype(np.float64), values[..., -1].max(0).astype(np.float64)
+        self.low, self.high = low - MARGIN * (high - low), high + MARGIN * (high - low)
+        sums = self.layer_sums(normal)
+        self.mean, self.scale = sums.mean(0), safe_scale(sums)
+        return self
+
+    def layer_sums(self, features: FeatureDict) -> Array:
+        """(images, layers)."""
+        span = np.where(self.high > self.low, self.high - self.low, 1.0)
+        found = []
+        for image in features[DISTRIBUTIONS][..., 1:-1].astype(np.float64):
+            inside = np.clip(image, self.low[:, None], self.high[:, None])
+            found.append(np.abs(inside - self.reference).mean(1) / span)
+        ends = np.cumsum(self.layer_sizes)[:-1] // 2
+        return np.stack([part.sum(1) for part in np.split(np.stack(found), ends, axis=1)], axis=1)
+
+    def score(self, features: FeatureDict) -> Array:
+        return np.asarray(((self.layer_sums(features) - self.mean) / self.scale).sum(1))
+
+
+class NIQE(Baseline):
+    """Score: sqrt((m - n)' ((C + D) / 2)^+ (m - n)), m, C of the blocks of an image, n, D of sharp normal blocks.
+
+    Mittal et al., Making a "Completely Blind" Image Quality Analyzer, 2013, with the normal images in place of
+    pristine ones. Images of 256 pixels have four blocks of 96.
+    """
+
+    needs_classifier = False
+    needs = (SCENE,)
+    without = "only `pixels` has statistics of the pixels"
+
+    def fit(self, normal: FeatureDict) -> Self:
+        values = normal[SCENE].astype(np.float64)
+        blocks = values[values[..., -1] >= SHARP * values[..., -1].max(1, keepdims=True)][:, :-1]
+        self.mean, self.covariance = blocks.mean(0), covariance(blocks)
+        return self
+
+    def score(self, features: FeatureDict) -> Array:
+        blocks = features[SCENE].astype(np.float64)[..., :-1]
+        apart = blocks.mean(1) - self.mean
+        pooled = (np.stack([covariance(each) for each in blocks]) + self.covariance) / 2
+        inverse = np.linalg.pinv(pooled, hermitian=True)
+        return np.asarray(np.sqrt(np.maximum(np.einsum("ij,ijk,ik->i", apart, inverse, apart), 0)))
+
+
+def covariance(values: Array) -> Array:
+    """(n, d) -> (d, d), of a sample."""
+    moved = values - values.mean(0)
+    return np.asarray(moved.T @ moved / max(len(values) - 1, 1))
+
+
 def fit_stored_places(places: NDArray[np.floating], *, seed: int = 0) -> PlaceFit:
     """The comparison of the places (images, rows, columns, d) of normal images."""
 
@@ -462,15 +698,23 @@ BASELINES: dict[str, type[Baseline]] = {
     "energy": Energy,
     "ash": ASH,
     "scale": Scale,
+    "adascale": AdaScale,
     "nnguide": NNGuide,
     "rankfeat": RankFeat,
     "rankfeat-weight": RankFeatAndWeight,
     "fdbd": FDBD,
+    "nci": NCI,
     "vim": ViM,
     "mahalanobis": Mahalanobis,
+    "mahalanobis++": UnitMahalanobis,
     "mds": MDS,
+    "mds++": UnitMDS,
+    "dfm": DFM,
     "knn": KNN,
+    "combood": CombOOD,
     "local": Local,
+    "cdf": ActivationCDF,
+    "niqe": NIQE,
 }
 
 

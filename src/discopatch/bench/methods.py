@@ -13,6 +13,7 @@ import numpy as np
 
 from discopatch.bench.baselines import (
     BASELINES,
+    ActivationCDF,
     Baseline,
     Local,
     Setting,
@@ -27,6 +28,7 @@ from discopatch.bench.networks.base import (
     LOGITS,
     NO_CLASSES,
     PENULTIMATE,
+    SCENE,
     STATISTICS,
     TONES,
     Array,
@@ -35,6 +37,7 @@ from discopatch.bench.networks.base import (
     FeatureDict,
 )
 from discopatch.bench.networks.fetch import BACKBONES, is_classifier, is_fetched, load_backbone, load_classifier
+from discopatch.bench.networks.pixels import PixelStatistics
 from discopatch.bench.tables import split_discriminator, split_method
 from discopatch.encoders import DiscriminatorEncoder, Features, NetworkEncoder, OutsideNetwork, load_folder
 from discopatch.errors import ParameterError
@@ -66,8 +69,14 @@ WITH_PROBES = ("combined", "components")  # the heads that are fitted on known c
 # Plugins add to these, see `plugins.py`.
 DISCRIMINATOR_METHODS = [*HEADS, "knn", "local"]
 OTHER_HEADS = tuple(name for name in HEADS if not issubclass(HEADS[name], LogitHead))
-CLASSIFIER_METHODS = [*BASELINES, *OTHER_HEADS]
-OUTSIDE_METHODS = [*(name for name, each in BASELINES.items() if not each.needs_classifier), *OTHER_HEADS]
+CLASSIFIER_METHODS = [*(name for name, each in BASELINES.items() if SCENE not in each.needs), *OTHER_HEADS]
+CLASS_FREE = [name for name, each in BASELINES.items() if not each.needs_classifier]
+OUTSIDE_METHODS = [
+    *(name for name in CLASS_FREE if set(BASELINES[name].needs) <= {PENULTIMATE, LOCAL}),
+    *OTHER_HEADS,
+]
+PIXEL_METHODS = [name for name in CLASS_FREE if set(BASELINES[name].needs) <= set(PixelStatistics.kinds)]
+SLOW = ("adascale", "combood")  # they need passes of their own
 ENCODERS: dict[str, Callable[[], OutsideNetwork]] = {}
 PLUGIN_DIGESTS: dict[str, str] = {}  # of the file, by the name that it registered
 
@@ -110,6 +119,8 @@ class BenchEncoder:
         """Those of a discriminator, which has logits, of a classifier, or of any other network."""
         if LOGITS in self.network.kinds:
             return DISCRIMINATOR_METHODS
+        if SCENE in self.network.kinds:
+            return PIXEL_METHODS
         return OUTSIDE_METHODS if self.network.classifier is NO_CLASSES else CLASSIFIER_METHODS
 
     def refusal(self, method: str, without_classes: str = "") -> str:
@@ -173,6 +184,8 @@ class BenchEncoder:
                 baseline = make_baseline(name, self.network.classifier)
                 if isinstance(baseline, Local):
                     baseline = replace(baseline, device=self.network.device)
+                elif isinstance(baseline, ActivationCDF):
+                    baseline = replace(baseline, layer_sizes=self.network.layer_sizes)
                 fitted[name] = checked(name, baseline.fit(normal), Baseline)
                 continue
             head, own = get_head(head_id), places() if LOCAL in needs else None
@@ -235,6 +248,8 @@ def load_encoder(name: str, weights: Weights, *, seed: int, device: str, backbon
             DiscriminatorEncoder, weights, patches=patches or "dense", seed=seed, device=device, batch_size=PART
         )
         network = EncoderBackbone(name, digest, parameters, kinds, make)
+    elif name == PixelStatistics.name:
+        network = PixelStatistics()
     elif "=" in name and is_classifier(name):
         network = load_classifier(name, device=device)
     elif "=" in name or name in ENCODERS:
@@ -250,8 +265,9 @@ def load_encoder(name: str, weights: Weights, *, seed: int, device: str, backbon
 
 
 def default_methods(backbones: Path | None = None, *, quick: bool = False) -> tuple[str, ...]:
-    """Patterns for all methods of our weights and of the fetched networks; the paper's method, unless quick."""
-    fetched = (f"{name}/*" for name in BACKBONES if is_fetched(name, backbones))
+    """Patterns for all methods of our weights and of the fetched networks; the paper's and SLOW ones unless quick."""
+    chosen = [name for name in CLASSIFIER_METHODS if not (quick and name in SLOW)]
+    fetched = (f"{name}/{each}" for name in BACKBONES if is_fetched(name, backbones) for each in chosen)
     papers = [] if quick else [PAPER_RULE, PAPER_METHOD, f"{PAPER_WEIGHTS}/combined"]
     return (f"{OURS}/*", f"{SMALL_WEIGHTS}/combined", *papers, *fetched, *(f"{name}/*" for name in ENCODERS))
 
@@ -273,7 +289,7 @@ def choose_methods(patterns: Sequence[str]) -> list[str]:
                 f"{', '.join(PRETRAINED)}, each in one dense pass, or with -N in N random patches, with METHOD "
                 f"{', '.join(DISCRIMINATOR_METHODS)}; or {', '.join(BACKBONES)} or KIND=FOLDER of a "
                 f"classifier of transformers with METHOD {', '.join(CLASSIFIER_METHODS)}; or KIND=FOLDER of others, "
-                f"with METHOD {', '.join(OUTSIDE_METHODS)}"
+                f"with METHOD {', '.join(OUTSIDE_METHODS)}; or pixels with METHOD {', '.join(PIXEL_METHODS)}"
             )
         chosen |= dict.fromkeys(_with_options(name, options) if colon else name for name in matching)
     return list(chosen)
@@ -296,6 +312,7 @@ def _all_methods(encoder: str) -> list[str]:
     if (found := split_discriminator(encoder)) and found[0] in ours and encoder not in ours:
         ours.append(encoder)
     by_kind = [(ours, DISCRIMINATOR_METHODS), (BACKBONES, CLASSIFIER_METHODS), (ENCODERS, OUTSIDE_METHODS)]
+    by_kind.append(([PixelStatistics.name], PIXEL_METHODS))
     if "=" in encoder:
         by_kind.append(([encoder], CLASSIFIER_METHODS if is_classifier(encoder) else OUTSIDE_METHODS))
     return [f"{name}/{method}" for names, methods in by_kind for name in names for method in methods]

@@ -5,11 +5,15 @@ from numpy.typing import NDArray
 
 from discopatch.bench.baselines import BASELINES, CLASSES, Baseline
 from discopatch.bench.networks.base import (
+    DISTRIBUTIONS,
+    EXTREMES,
     LOCAL,
     PENULTIMATE,
+    PERTURBED,
     RANK_BEFORE,
     RANK_LAST,
     RANK_WEIGHT,
+    SCENE,
     STATISTICS,
     Array,
     Classifier,
@@ -17,7 +21,7 @@ from discopatch.bench.networks.base import (
 )
 
 N_CLASSES, SIZE = 7, 40
-KINDS = (PENULTIMATE, RANK_LAST, RANK_BEFORE, RANK_WEIGHT, STATISTICS)
+KINDS = (PENULTIMATE, RANK_LAST, RANK_BEFORE, RANK_WEIGHT, PERTURBED, STATISTICS, EXTREMES)
 LARGEST_HALF = float(np.finfo(np.float16).max)
 
 
@@ -40,12 +44,16 @@ def random_features(count: int, *, seed: int = 0, size: int = SIZE, is_ood: bool
 
     statistics = rng.normal(size=(count, 3)) @ np.ones((3, 20)) + rng.normal(size=(count, 20))
     statistics[:, ::2] += 4 * is_ood
-    found: FeatureDict = {
-        kind: (statistics if kind == STATISTICS else near_the_class()).astype(np.float32) for kind in KINDS
+    found: dict[str, NDArray[np.floating]] = {
+        kind: (statistics if kind in (STATISTICS, EXTREMES) else near_the_class()).astype(np.float32) for kind in KINDS
     }
+    found[PERTURBED] = found[PENULTIMATE] + rng.normal(0, 0.1 + is_ood, (count, size)).astype(np.float32)
+    channels = rng.normal(1 + 4 * is_ood, 1, (count, 5, 1)) * np.linspace(0, 1, 9)
+    blocks = rng.normal(4 * is_ood, 1, (count, 6, 8))
     places = rng.normal(size=(count, 3, 3, 12))
     places[:, 1, 1] += 4 * is_ood
-    return {**found, LOCAL: places.astype(np.float16), CLASSES: classes.astype(np.float64)}
+    found |= {LOCAL: places.astype(np.float16), DISTRIBUTIONS: channels.astype(np.float16), SCENE: blocks}
+    return {**found, CLASSES: classes.astype(np.float64)}
 
 
 def fitted_baseline(name: str, *, images: int = 120) -> Baseline:
@@ -53,8 +61,9 @@ def fitted_baseline(name: str, *, images: int = 120) -> Baseline:
 
 
 def as_every_kind(values: NDArray[np.floating]) -> FeatureDict:
-    places = np.clip(values, -LARGEST_HALF, LARGEST_HALF).astype(np.float16)[:, None, None]
-    return {**dict.fromkeys(KINDS, values), LOCAL: places, CLASSES: np.arange(len(values)) % 3.0}
+    places = np.clip(values, -LARGEST_HALF, LARGEST_HALF).astype(np.float16)[:, None]
+    by_place = {LOCAL: places[:, None], DISTRIBUTIONS: np.sort(places), SCENE: np.abs(places)}
+    return {**dict.fromkeys(KINDS, values), **by_place, CLASSES: np.arange(len(values)) % 3.0}
 
 
 def select_images(features: FeatureDict, which: slice) -> FeatureDict:

@@ -10,14 +10,28 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from scipy.special import logsumexp, softmax
+from scipy.ndimage import correlate
+from scipy.optimize import brentq
+from scipy.special import gamma, logsumexp, softmax
 from scipy.stats import spearmanr
 from sklearn.covariance import EmpiricalCovariance, ledoit_wolf_shrinkage
+from sklearn.decomposition import PCA
 from sklearn.neighbors import NearestNeighbors
-from sklearn.preprocessing import normalize
+from sklearn.preprocessing import PowerTransformer, StandardScaler, normalize
 
-from discopatch.bench.baselines import CLASSES, make_baseline
-from discopatch.bench.networks.base import PENULTIMATE, Array, Classifier, ClassifierBackbone, FeatureDict
+from discopatch.bench.baselines import CLASSES, ActivationCDF, make_baseline
+from discopatch.bench.networks.base import (
+    DISTRIBUTIONS,
+    EXTREMES,
+    PENULTIMATE,
+    PERTURBED,
+    SCENE,
+    Array,
+    Classifier,
+    ClassifierBackbone,
+    FeatureDict,
+)
+from discopatch.bench.networks.pixels import PixelStatistics
 from discopatch.bench.networks.resnet50 import ResNet50, convert_keras
 from discopatch.demo import crops, sample_photos
 from discopatch.images import Pixels
@@ -68,6 +82,9 @@ class Features:
 
 DATA = Features()
 NORMAL, NEW = DATA.normal.astype(np.float64), DATA.new.astype(np.float64)
+RNG = np.random.default_rng(1)
+SHIFTED = [np.abs(each + RNG.normal(0, 0.1, each.shape)) - 0.02 for each in (NORMAL, NEW)]
+PEAKS = [RNG.gamma(2, 1, (len(each), 9)) + RNG.normal(0, 0.1, (len(each), 1)) for each in (NORMAL, NEW)]
 UNIT_NORMAL, UNIT_NEW = normalize(NORMAL), normalize(NEW)
 
 
@@ -131,21 +148,65 @@ def vim(dimensions: int) -> list[float]:
     return [float(alpha * np.linalg.norm((f - origin) @ rest)) - DATA.energy(f) for f in NEW]
 
 
-def mahalanobis() -> list[float]:
-    variances = NORMAL.var(0)
+def mahalanobis(normal: Array, new: Array) -> list[float]:
+    variances = normal.var(0)
     scale = np.sqrt(variances + 0.01**2 * variances.mean())
-    standard = (NORMAL - NORMAL.mean(0)) / scale
+    standard = (normal - normal.mean(0)) / scale
     share = ledoit_wolf_shrinkage(standard)
     inverse = np.linalg.inv((1 - share) * np.cov(standard.T, bias=True) + share * np.eye(SIZE))
-    away = (NEW - NORMAL.mean(0)) / scale
+    away = (new - normal.mean(0)) / scale
     return [float(z @ inverse @ z) for z in away]
 
 
-def mds() -> list[float]:
-    means = [NORMAL[DATA.classes == c].mean(0) for c in range(N_CLASSES)]
-    centred = np.concatenate([NORMAL[DATA.classes == c] - means[c] for c in range(N_CLASSES)])
+def mds(normal: Array, new: Array) -> list[float]:
+    means = [normal[DATA.classes == c].mean(0) for c in range(N_CLASSES)]
+    centred = np.concatenate([normal[DATA.classes == c] - means[c] for c in range(N_CLASSES)])
     precision = EmpiricalCovariance(assume_centered=False).fit(centred).precision_
-    return [min(float((f - mean) @ precision @ (f - mean)) for mean in means) for f in NEW]
+    return [min(float((f - mean) @ precision @ (f - mean)) for mean in means) for f in new]
+
+
+def dfm() -> list[float]:
+    ratios = PCA().fit(NORMAL).explained_variance_ratio_
+    pca = PCA(int((np.cumsum(ratios) < 0.97).sum()), svd_solver="full").fit(NORMAL)
+    return [float(np.sum((f - pca.inverse_transform(pca.transform(f[None]))[0]) ** 2)) for f in NEW]
+
+
+def nci() -> list[float]:
+    mean, found = NORMAL.mean(0), []
+    for f in NEW:
+        weight = DATA.weight[DATA.logits(f).argmax()].astype(np.float64)
+        cosine = weight @ (f - mean) / np.linalg.norm(f - mean)
+        found.append(-float(cosine + 0.0001 * np.abs(f).sum()))
+    return found
+
+
+def adascale() -> list[float]:
+    def measure(f: Array, perturbed: Array) -> float:
+        largest = np.argsort(-f, kind="stable")
+        raised = sum(max(perturbed[i], 0.0) for i in largest[: int(SIZE * 5 / 100)])
+        return float(raised + 10 * sum(abs(f[i] - perturbed[i]) for i in largest[: int(SIZE / 100)]))
+
+    normal = [measure(*pair) for pair in zip(NORMAL, SHIFTED[0], strict=True)]
+    found = []
+    for f, perturbed in zip(NEW, SHIFTED[1], strict=True):
+        own = measure(f, perturbed)
+        least = np.mean([own >= each for each in normal])
+        percentile = float(80 + (85 - 80) * (1 - least))
+        found.append(-DATA.energy(shaped(f, "scale", percentile)))
+    return found
+
+
+def combood(k: int) -> list[float]:
+    distances = NearestNeighbors(n_neighbors=k, algorithm="brute").fit(UNIT_NORMAL).kneighbors(UNIT_NEW)[0][:, -1] ** 2
+    peaks = [
+        np.column_stack([peak, DATA.logits(f).max(1), -DATA.logits(f).min(1)])
+        for peak, f in zip(PEAKS, (NORMAL, NEW), strict=True)
+    ]
+    scaler = StandardScaler().fit(peaks[0])
+    power = PowerTransformer(method="yeo-johnson").fit(scaler.transform(peaks[0]))
+    normal, new = (power.transform(scaler.transform(each)) for each in peaks)
+    inverse = np.linalg.inv(np.cov(normal, rowvar=False) + np.eye(normal.shape[1]))
+    return [SIZE**0.5 * float(np.log(d)) + float(z @ inverse @ z) for d, z in zip(distances, new, strict=True)]
 
 
 def knn(k: int) -> list[float]:
@@ -164,24 +225,111 @@ REFERENCES: dict[str, Callable[[], list[float]]] = {
     "nnguide:k=10": lambda: nnguide(10),
     "fdbd": fdbd,
     "vim": lambda: vim(SIZE // 2),
-    "mahalanobis": mahalanobis,
-    "mds": mds,
+    "mahalanobis": lambda: mahalanobis(NORMAL, NEW),
+    "mahalanobis++": lambda: mahalanobis(UNIT_NORMAL, UNIT_NEW),
+    "mds": lambda: mds(NORMAL, NEW),
+    "mds++": lambda: mds(UNIT_NORMAL, UNIT_NEW),
+    "dfm": dfm,
+    "nci": nci,
+    "adascale": adascale,
     "knn": lambda: knn(N_NORMAL // 100),
+    "combood": lambda: combood(N_NORMAL // 100),
 }
 
 
 @pytest.mark.parametrize("name", REFERENCES)
 def test_a_baseline_ranks_images_as_its_reference(name: str) -> None:
-    normal: FeatureDict = {PENULTIMATE: DATA.normal, CLASSES: DATA.classes.astype(np.float64)}
-    baseline = make_baseline(name, Classifier(DATA.weight, DATA.bias)).fit(normal)
-    ours, reference = baseline.score({PENULTIMATE: DATA.new}), np.array(REFERENCES[name]())
-    assert_ranked_alike(ours, reference, rtol=1e-4 if name == "mahalanobis" else 1e-8)
+    given: list[FeatureDict] = [
+        {PENULTIMATE: f, PERTURBED: shifted, EXTREMES: peaks}
+        for f, shifted, peaks in zip((DATA.normal, DATA.new), SHIFTED, PEAKS, strict=True)
+    ]
+    classes = DATA.classes.astype(np.float64)
+    baseline = make_baseline(name, Classifier(DATA.weight, DATA.bias)).fit({**given[0], CLASSES: classes})
+    ours, reference = baseline.score(given[1]), np.array(REFERENCES[name]())
+    assert_ranked_alike(ours, reference, rtol=1e-4 if name in ("mahalanobis", "mahalanobis++", "combood") else 1e-8)
 
 
 @pytest.fixture(scope="module")
 def pixels() -> Pixels:
     photos = sample_photos(["cat", "coffee", "temple", "coins"])
     return np.stack([image.pixels for image in crops(photos, 10, size=256, seed=0)])
+
+
+@pytest.mark.slow
+@torch.inference_mode()
+def test_activation_cdfs_rank_images_as_histograms_of_1000_bins_do(pixels: Pixels) -> None:
+    network = ResNet50.from_tensors(convert_keras(keras_variables()).tensors)
+    backbone = ClassifierBackbone("resnet50", network)
+    noisy = np.clip(pixels + np.random.default_rng(0).normal(0, 25, pixels.shape), 0, 255).astype(np.uint8)
+    normal, new = pixels[::2], np.concatenate([pixels[1::2], noisy[::4]])
+    baseline = ActivationCDF(backbone.classifier, layer_sizes=backbone.layer_sizes)
+    ours = baseline.fit(backbone.extract(normal, [DISTRIBUTIONS])).score(backbone.extract(new, [DISTRIBUTIONS]))
+    maps = [network.layers(network.prepare(torch.from_numpy(each)))[0] for each in (normal, new)]
+    reference = np.zeros(len(new))
+    for known, asked in zip(*maps, strict=True):
+        sums = np.zeros(len(normal) + len(new))
+        for channel in range(known.shape[1]):
+            values = known[:, channel].numpy()
+            low, high = values.min() - 0.2 * np.ptp(values), values.max() + 0.2 * np.ptp(values)
+            edges = np.linspace(low, high, 1001)
+            pooled = np.histogram(values, edges)[0].cumsum() / values.size
+            for place, image in enumerate([*values, *asked[:, channel].numpy()]):
+                cumulated = np.histogram(np.clip(image, low, high), edges)[0].cumsum() / image.size
+                sums[place] += np.abs(cumulated - pooled).mean()
+        clean = sums[: len(normal)]
+        reference += (sums[len(normal) :] - clean.mean()) / clean.std()
+    assert spearmanr(ours, reference).statistic > 0.99
+
+
+def test_niqe_measures_from_the_sharp_blocks_of_normal_images(pixels: Pixels) -> None:
+    """From the definition: moments of a block, a search for the shape, one image and block at a time."""
+    features = PixelStatistics().extract(pixels[::2], [SCENE]), PixelStatistics().extract(pixels[1::2], [SCENE])
+    ours = make_baseline("niqe", Classifier(DATA.weight, DATA.bias)).fit(features[0]).score(features[1])
+    normal, new = ([by_blocks(image) for image in each] for each in (pixels[::2], pixels[1::2]))
+    sharp = np.array([f for blocks in normal for s, f in blocks if s >= 0.75 * max(other for other, _ in blocks)])
+    reference = []
+    for blocks in new:
+        values = np.array([f for _, f in blocks])
+        away = values.mean(0) - sharp.mean(0)
+        inverse = np.linalg.pinv((np.cov(values.T) + np.cov(sharp.T)) / 2)
+        reference.append(float(away @ inverse @ away) ** 0.5)
+    assert spearmanr(ours, reference).statistic > 0.99
+    np.testing.assert_allclose(ours, reference, rtol=0.02)
+
+
+def by_blocks(image: NDArray[np.uint8]) -> list[tuple[float, list[float]]]:
+    """The sharpness and the 36 statistics of each block of 96 pixels."""
+    grey = (image.astype(np.float64) @ [0.299, 0.587, 0.114]).round()[:192, :192]
+    window = np.exp(-(np.arange(-3, 4)[:, None] ** 2 + np.arange(-3, 4) ** 2) / (2 * (7 / 6) ** 2))
+    half = torch.from_numpy(grey)[None, None]
+    small = torch.nn.functional.interpolate(half, scale_factor=0.5, mode="bicubic", antialias=True)[0, 0].numpy()
+    normalised = []
+    for values in (grey, small):
+        mean, square = (correlate(x, window / window.sum(), mode="nearest") for x in (values, values**2))
+        deviation = np.sqrt(np.abs(square - mean**2))
+        normalised.append(((values - mean) / (deviation + 1), deviation))
+    found = []
+    for row, column in np.ndindex(2, 2):
+        statistics: list[float] = []
+        for (values, _), side in zip(normalised, (96, 48), strict=True):
+            block = values[row * side : (row + 1) * side, column * side : (column + 1) * side]
+            shape, left, right = generalised_gaussian(block)
+            statistics += [shape, (left + right) / 2]
+            for shift in ((0, 1), (1, 0), (1, 1), (1, -1)):
+                shape, left, right = generalised_gaussian(block * np.roll(block, shift, (0, 1)))
+                statistics += [shape, (right - left) * gamma(2 / shape) / gamma(1 / shape), left, right]
+        sharpness = normalised[0][1][row * 96 : (row + 1) * 96, column * 96 : (column + 1) * 96].mean()
+        found.append((float(sharpness), statistics))
+    return found
+
+
+def generalised_gaussian(block: Array) -> tuple[float, float, float]:
+    left, right = (np.sqrt(np.mean(block[side] ** 2)) for side in (block < 0, block > 0))
+    ratio = left / right
+    wanted = np.mean(np.abs(block)) ** 2 / np.mean(block**2) * (ratio**3 + 1) * (ratio + 1) / (ratio**2 + 1) ** 2
+    shape = brentq(lambda a: gamma(2 / a) ** 2 / (gamma(1 / a) * gamma(3 / a)) - wanted, 0.1, 20)
+    scale = float(np.sqrt(gamma(1 / shape) / gamma(3 / shape)))
+    return shape, left * scale, right * scale
 
 
 RANKED = ("rankfeat", "rankfeat:blocks=4", "rankfeat:blocks=3", "rankfeat-weight")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from discopatch.bench.networks.base import LOCAL, STATISTICS, ClassifierBackbone, reduce_places
+from discopatch.bench.networks.base import EXTREMES, LOCAL, STATISTICS, ClassifierBackbone, perturb, reduce_places
 from discopatch.bench.networks.resnet50 import weight_without_rank_one
 
 from .samples import sample_pixels, small_efficientnet, small_resnet
@@ -41,6 +41,32 @@ def test_batches_as_on_a_gpu_agree_to_rounding(backbone: ClassifierBackbone, mon
     for kind, values in backbone.extract(sample_pixels(), backbone.kinds).items():
         rounding = 2e-3 if kind == LOCAL else 2e-4
         np.testing.assert_allclose(values, alone[kind], atol=rounding, rtol=rounding)
+
+
+def test_a_perturbed_image_moves_where_the_largest_logit_hardly_depends_on_it(backbone: ClassifierBackbone) -> None:
+    network = backbone.network
+    x = network.prepare(torch.from_numpy(sample_pixels("cat")))
+    step = 0.5 * 0.226 * 255 / (1 if backbone.name == "resnet50" else 128)
+    moved = (perturb(network, x) - x) / step
+    leaf = x.clone().requires_grad_()
+    network.head(network.layers(leaf)[1]).max().backward()
+    assert leaf.grad is not None
+    gradient = leaf.grad.flatten()
+    least = gradient.abs().argsort(stable=True)[: int(0.05 * len(gradient))]
+    expected = torch.zeros_like(gradient)
+    expected[least] = gradient[least].sign()
+    assert ((moved.flatten() - expected).abs() > 0.01).float().mean() < 1e-4  # equal gradients at the limit
+    assert expected.any() or backbone.name == "resnet50"  # whose small copy does not use a tenth of the pixels
+
+
+def test_extremes_are_those_of_what_goes_into_each_activation(backbone: ClassifierBackbone) -> None:
+    network = backbone.network
+    found = backbone.extract(sample_pixels("cat"), [EXTREMES])[EXTREMES]
+    inputs = {"resnet50": 49, "efficientnet-lite0": 33}  # convolutions that an activation follows
+    assert found.shape == (1, 2 * inputs[backbone.name])
+    with torch.inference_mode():
+        first = network.stem(network.prepare(torch.from_numpy(sample_pixels("cat"))))  # type: ignore[operator]
+    np.testing.assert_allclose(found[0, :2], [first.max(), -first.min()], rtol=1e-4)
 
 
 def test_stored_places_are_means_over_blocks_and_few_features_stay() -> None:

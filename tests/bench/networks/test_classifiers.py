@@ -41,15 +41,15 @@ def prepared() -> torch.Tensor:
 
 
 @pytest.mark.parametrize("kind", list(CONFIGS))
-@torch.inference_mode()
 def test_logits_are_those_of_the_model_itself(kind: str, tmp_path: Path) -> None:
     model = save(tmp_path, kind)
     name = f"{kind}={tmp_path}"
     encoder = load_encoder(name, tiny_weights(), seed=0, device="cpu")
     found = encoder.network.extract(sample_pixels(), encoder.network.kinds)
-    assert set(choose_methods([f"{name}/*"])) >= {f"{name}/{baseline}" for baseline in BASELINES}
+    assert set(choose_methods([f"{name}/*"])) >= {f"{name}/{each}" for each in BASELINES.keys() - {"niqe"}}
     assert all(map(encoder.refusal, ("rankfeat", "rankfeat-weight")))
-    expected = model(prepared()).logits
+    with torch.inference_mode():
+        expected = model(prepared()).logits
     logits = encoder.network.classifier.logits(found[PENULTIMATE])
     np.testing.assert_allclose(logits, expected, atol=1e-5, rtol=1e-4)
     assert np.ptp(logits, axis=0).min() > 1e-6  # else equality would say little

@@ -4,13 +4,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from discopatch.encoders import Encoder, measure_tones
 from discopatch.encoders.places import N_LOCAL, join_maps, local_features
@@ -32,6 +33,10 @@ TONES = "tones"  # (images, numbers): brightness, contrast and colours of the pi
 RANK_LAST = "rank last"  # f with the rank-1 part of the last block's feature map removed
 RANK_BEFORE = "rank before"  # f with the rank-1 part of the map of the block before the last removed
 RANK_WEIGHT = "rank weight"  # as RANK_LAST, with the rank-1 part of the last convolutions' weights removed, too
+PERTURBED = "perturbed"  # f of the image after a small change, see `perturb`
+EXTREMES = "extremes"  # (images, 2 x activations): the largest input of each activation, and the smallest, negated
+DISTRIBUTIONS = "distributions"  # (images, channels, 34), float16: of early and middle maps, see `distributions`
+SCENE = "scene statistics"  # (images, blocks, 36 + 1): of the pixels, and how sharp the block is, see `pixels`
 
 IMAGE_SIZE = 256  # pixels a side of the images that every method gets
 CROP_SIZE = 224  # pixels a side of the centre crop that classifiers take
@@ -43,6 +48,10 @@ TINY = 1e-300
 MAX_SIDE = 16  # places along a side of an image, since those of all images are stored
 MAX_DIMENSIONS = 128  # of a place
 LARGEST_HALF = 65504.0  # in float16
+GROUPS = 32  # of the sorted values of a channel, of which the means are kept
+ACTIVATIONS = (F.relu, F.relu6, F.leaky_relu, F.gelu, F.silu, F.hardswish)
+LEAST_SHARE, STEP = 0.05, 0.5  # of AdaSCALE: pixels that change, and by how many standard deviations
+PIXEL_DEVIATION = 0.226  # of ImageNet, where pixels are from 0 to 1
 
 
 class Classifier(NamedTuple):
@@ -95,7 +104,7 @@ class EncoderBackbone(Backbone):
 class ClassifierNetwork(nn.Module, ABC):
     """The torch module of a classifier."""
 
-    kinds: tuple[str, ...] = (PENULTIMATE, STATISTICS, LOCAL)
+    kinds: tuple[str, ...] = (PENULTIMATE, STATISTICS, LOCAL, DISTRIBUTIONS)
     head: nn.Linear
 
     @abstractmethod
@@ -120,7 +129,7 @@ class ClassifierNetwork(nn.Module, ABC):
 class ConvolutionalNetwork(ClassifierNetwork):
     """A classifier whose stages each take the feature map of the one before."""
 
-    kinds: tuple[str, ...] = (PENULTIMATE, RANK_LAST, RANK_BEFORE, STATISTICS, LOCAL)
+    kinds: tuple[str, ...] = (*ClassifierNetwork.kinds, RANK_LAST, RANK_BEFORE)
     reduced: Callable[[Tensor], Tensor]  # the last part with the weights of RankWeight, where RANK_WEIGHT is a kind
 
     @property
@@ -138,7 +147,7 @@ class ConvolutionalNetwork(ClassifierNetwork):
     def extract(self, x: Tensor, kinds: Collection[str]) -> dict[str, Tensor]:
         """Those kinds of features of a prepared input; only the parts of the network that they need are run."""
         *early, last = self.parts
-        deep = set(kinds) - {STATISTICS, LOCAL}
+        deep = set(kinds) - {STATISTICS, LOCAL, DISTRIBUTIONS}
         maps = run_parts(early if deep else early[:MEASURED], x)
         found = map_features(maps[:MEASURED], kinds)
         if RANK_BEFORE in kinds:
@@ -169,7 +178,8 @@ class ClassifierBackbone(Backbone):
         parameters: int | None = None,
         device: str | torch.device = "cpu",
     ) -> None:
-        self.name, self.kinds, self.device = name, (*network.kinds, TONES), torch.device(device)
+        self.name, self.device = name, torch.device(device)
+        self.kinds = (*network.kinds, PERTURBED, EXTREMES, TONES)
         self.digest = digest or parameters_digest(network)
         self.parameters = parameters or sum(each.numel() for each in network.parameters())
         self.classifier = Classifier(network.head.weight.detach().numpy(), network.head.bias.detach().numpy())
@@ -189,9 +199,16 @@ class ClassifierBackbone(Backbone):
             )
         parts = []
         for batch in torch.from_numpy(pixels.copy()).split(self.batch_size):
-            found = self.network.extract(self.network.prepare(batch.to(self.device)), set(kinds) - {TONES})
+            x = self.network.prepare(batch.to(self.device))
+            found = self.network.extract(x, set(kinds) - {TONES, PERTURBED, EXTREMES})
             if TONES in kinds:
                 found[TONES] = measure_tones(batch)
+            if PERTURBED in kinds:
+                found[PERTURBED] = self.network.layers(perturb(self.network, x))[1]
+            if EXTREMES in kinds:
+                with ActivationExtremes() as extremes:
+                    self.network.layers(x)
+                found[EXTREMES] = torch.stack(extremes.found, dim=1)
             parts.append({kind: found[kind].cpu() for kind in kinds})
         return {kind: torch.cat([part[kind] for part in parts]).numpy() for kind in kinds}
 
@@ -201,10 +218,54 @@ def run_parts(parts: Sequence[Callable[[Tensor], Tensor]], x: Tensor) -> list[Te
     return list(accumulate(parts, lambda output, part: part(output), initial=x))[1:]
 
 
+class ActivationExtremes(TorchFunctionMode):
+    """Context in which the largest input of each activation, and the smallest, negated, are recorded by image."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[Tensor] = []
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if func in ACTIVATIONS:
+            values = args[0].flatten(1)
+            self.found += [values.amax(1), -values.amin(1)]
+        return func(*args, **(kwargs or {}))
+
+
+@torch.inference_mode(False)
+def perturb(network: ClassifierNetwork, x: Tensor) -> Tensor:
+    """The input of which the LEAST_SHARE with the smallest gradient of the largest logit moved by STEP along its sign.
+
+    Where other networks divide pixels by their standard deviation, STEP is as much of what this one has for it.
+    """
+    shades = torch.tensor([0.0, 255.0], device=x.device).view(2, 1, 1, 1).expand(2, CROP_SIZE, CROP_SIZE, 3)
+    black, white = network.normalise(shades)[:, :, :1, :1]
+    x = x.clone().requires_grad_()
+    with torch.enable_grad():
+        logits = network.head(network.layers(x)[1])
+        (gradient,) = torch.autograd.grad(logits.amax(1).sum(), x)
+    sizes = gradient.abs().flatten(1)
+    least = sizes.topk(int(LEAST_SHARE * sizes.shape[1]), largest=False).indices
+    moved = torch.zeros_like(sizes).scatter_(1, least, 1.0).view_as(gradient)
+    found: Tensor = x.detach() + gradient.sign() * moved * (STEP * PIXEL_DEVIATION * (white - black))
+    return found
+
+
 def map_features(maps: Sequence[Tensor], kinds: Collection[str]) -> dict[str, Tensor]:
     """The features that are taken of maps of early and middle layers, as far as they are wanted."""
     found = {STATISTICS: channel_statistics(maps)} if STATISTICS in kinds else {}
+    if DISTRIBUTIONS in kinds:
+        found[DISTRIBUTIONS] = torch.cat([distributions(one) for one in maps], dim=1)
     return found | ({LOCAL: reduce_places(local_features(maps[-N_LOCAL:]))} if LOCAL in kinds else {})
+
+
+def distributions(one: Tensor) -> Tensor:
+    """A map (B, C, H, W) -> (B, C, 1 + GROUPS + 1): the smallest value, means of the sorted ones, the largest."""
+    values = one.flatten(2).sort(dim=2).values
+    found = torch.cat([values[..., :1], F.adaptive_avg_pool1d(values, GROUPS), values[..., -1:]], dim=2)
+    return found.clamp(-LARGEST_HALF, LARGEST_HALF).half()
 
 
 def reduce_places(places: Tensor) -> Tensor:
