@@ -170,8 +170,6 @@ class SameConv2d(nn.Conv2d):
 class MBConv(nn.Module):
     """Inverted residual block: 1 x 1 to more channels, a filter of each channel, 1 x 1 to few; plus the input."""
 
-
-
     def __init__(self, in_channels: int, out_channels: int, *, kernel: int, stride: int, expansion: int) -> None:
         super().__init__()
         inner = in_channels * expansion
@@ -281,7 +279,7 @@ class ScoringConv2d(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, C', H / stride, W / stride)."""
         if not (x.is_cpu and x.dtype == self.weight.dtype == torch.float32 and torch.backends.mkldnn.is_available()):
-            y = F.conv2d(x, self.weight, self.bias, self.stride, self.padding, groups=self.groups)  # type: ignore[arg-type]
+            y = F.conv2d(x, self.weight, self.bias, self.stride, self.padding, groups=self.groups)
             return relu6(y) if self.activate else y
         options = self.padding, self.stride, (1, 1), self.groups
         shape, packed = self._packed
