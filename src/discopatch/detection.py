@@ -9,7 +9,7 @@ place moved a rate by at most 5 points and the mean of all rates by at most 1.4,
 than the width of the intervals.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 import numpy as np
@@ -26,6 +26,7 @@ from discopatch.corruptions.imagenet_c import (
     jpeg_compression,
 )
 from discopatch.corruptions.places import change_place
+from discopatch.encoders import map_on_cores
 from discopatch.images import Pixels, Transform
 
 SIZES = {"scratch": (2, 4, 8, 16, 32), "stain": (4, 8, 16, 32, 64, 128), "missing": (8, 32, 128)}
@@ -73,14 +74,20 @@ def measure_detection(
     for number, (kind, sizes) in enumerate(changes.items()):
         missed = np.arange(len(held))
         for text, change in sizes.items():
-            places = missed.tolist()
-            rngs = (np.random.default_rng([seed, 16, number, place]) for place in places)
-            changed = [change(held[place], transform, rng) for place, rng in zip(places, rngs, strict=True)]
+            make = partial(changed_image, change, held, transform, (seed, 16, number))
+            changed = map_on_cores(make, missed.tolist())
             missed = missed[~np.asarray(predict(changed), bool)]
             rates.append(DetectionRate(kind, text, len(held) - len(missed), len(held)))
             if not len(missed):
                 break
     return tuple(rates)
+
+
+def changed_image(
+    change: Change, images: Sequence[Pixels], transform: Transform, seeds: Sequence[int], place: int
+) -> Pixels:
+    """One of the images, changed by random numbers of its own."""
+    return change(images[place], transform, np.random.default_rng([*seeds, place]))
 
 
 def within_memory(images: Iterable[Pixels]) -> list[Pixels]:

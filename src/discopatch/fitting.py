@@ -342,8 +342,17 @@ def fit_images(
     reasons = None
     release_memory()
     if parameters.reason_images:
-        belong = None if split.groups is None else grouped.numbers[sampled]
-        reasons = ReasonModel.fit(alike, images=parameters.reason_images, embed=encoder.embed, groups=belong, seed=seed)
+        belong, embedded = None if split.groups is None else grouped.numbers[sampled], None
+        if encoder.embedding and known is not None and len({each.shape for each in pixels}) == 1:
+            embedded = normal.features.statistics[sampled, -encoder.embedding :]
+        reasons = ReasonModel.fit(
+            alike,
+            images=parameters.reason_images,
+            embed=encoder.embed,
+            embedded=embedded,
+            groups=belong,
+            seed=seed,
+        )
     if "places" in head.needs:
         scoring = make_encoder(head.needs, compare=places.model)
         scorer = Scorer(scoring, head)

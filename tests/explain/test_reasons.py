@@ -5,6 +5,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 
 from discopatch.corruptions import corrupt
@@ -78,6 +79,22 @@ def test_the_embedding_of_the_network_names_more_slight_changes() -> None:
     named = [next(iter(found.reasons(image, embed)), None) for image in bright]
     assert named.count("brighter") > [first(model(), image) for image in bright].count("brighter")
     assert sum(bool(found.reasons(image, embed)) for image in images(40, seed=9)) <= 4
+
+
+def test_known_embeddings_of_the_images_are_not_computed_again() -> None:
+    seen: list[int] = []
+
+    def colours(pixels: Pixels) -> NDArray[np.float32]:
+        seen.append(len(pixels))
+        return pixels.mean((1, 2), dtype=np.float32)
+
+    pixels, tensors = images(20, seed=0), []
+    for known in (None, colours(pixels)):
+        seen.clear()
+        tensors.append(ReasonModel.fit(pixels, images=2, embed=colours, embedded=known, seed=0).to_tensors())
+        assert (20 in seen) == (known is None)
+    one, other = tensors
+    assert all(torch.equal(one[name], other[name]) for name in one)
 
 
 def test_a_change_of_a_corner_is_named_too() -> None:

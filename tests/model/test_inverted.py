@@ -106,6 +106,8 @@ def test_the_copy_for_scoring_has_the_features_of_the_network_itself(patches: An
 @pytest.mark.parametrize(("groups", "kernel", "stride"), [(6, 3, 1), (6, 3, 2), (6, 5, 2), (1, 3, 2)])
 def test_a_convolution_by_onednn_is_that_of_torch(groups: int, kernel: int, stride: int, dtype: torch.dtype) -> None:
     conv = SameConv2d(6, 12, kernel, stride, groups=groups).to(dtype)
-    for count, side in ((1, 4), (3, 40)):
+    plain, active = ScoringConv2d(conv), ScoringConv2d(conv, activate=True)
+    for count, side in ((1, 4), (3, 40), (1, 4)):  # the kernel is kept for one shape at a time
         x = torch.randn(count, 6, side, side, dtype=dtype, generator=torch.Generator().manual_seed(0))
-        torch.testing.assert_close(ScoringConv2d(conv)(x), conv(x), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(plain(x), conv(x), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(active(20 * x), conv(20 * x).clamp(0, 6), rtol=1e-5, atol=1e-4)

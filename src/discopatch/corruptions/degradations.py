@@ -313,8 +313,9 @@ def gaussian(x: Tensor, sigma_rows: Tensor, sigma_columns: Tensor) -> Tensor:
 def blur_matrix(sigma: Tensor, size: int) -> Tensor:
     """(B, 1, 1, 1) -> (B, 1, size, size), rows that sum to 1."""
     places = torch.arange(size, device=sigma.device)
-    weights = torch.exp(-0.5 * ((places - places[:, None]) / sigma) ** 2)
-    weights = torch.where(weights < 1e-30, 0, weights)  # subnormal numbers take many times as long
+    by_distance = torch.exp(-0.5 * (places / sigma) ** 2)
+    by_distance = torch.where(by_distance < 1e-30, 0, by_distance)  # subnormal numbers take many times as long
+    weights = by_distance[:, :, 0, (places - places[:, None]).abs()]
     return weights / weights.sum(3, keepdim=True)
 
 

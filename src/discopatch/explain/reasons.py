@@ -158,6 +158,7 @@ class ReasonModel(Fitted):
         *,
         images: int = REASON_IMAGES,
         embed: Embed = no_embedding,
+        embedded: Floats | None = None,
         groups: GroupNumbers = None,
         seed: int,
     ) -> Self:
@@ -165,10 +166,12 @@ class ReasonModel(Fitted):
 
         images: how many of the images are changed in each of the known ways; more take longer.
         embed: that of the network, where it has an embedding; the same is needed to score.
+        embedded: the embeddings of the middle of the images, if they are known.
         groups: numbers of the images that belong together.
         """
         learnt, size, pixels = LearntChanges.load(), pixels.shape[1:3], central(pixels)
-        image, regions = examples_of(pixels, pixels[:images], learnt, embed, seed=seed)
+        embedded = embed(pixels) if embedded is None else embedded
+        image, regions = examples_of(pixels, pixels[:images], learnt, embed, embedded, seed=seed)
         live = [number for number in range(len(PROBES)) if image.moves(number)]
 
         def fitted(chosen: NDArray[np.bool_]) -> tuple[ChangeModel, ChangeModel]:
@@ -216,21 +219,21 @@ class ReasonModel(Fitted):
 
 
 def examples_of(
-    pixels: Pixels, chosen: Pixels, learnt: LearntChanges, embed: Embed, *, seed: int
+    pixels: Pixels, chosen: Pixels, learnt: LearntChanges, embed: Embed, embedded: Floats, *, seed: int
 ) -> tuple[Examples, Examples]:
     """Descriptors of normal images and their regions, and of the chosen first ones, changed in each known way."""
     count, regions = len(pixels), len(cut(pixels[:1]))
     taken = [np.random.default_rng([seed, 5, index]).permutation(regions) for index in range(len(chosen))]
     rows = np.concatenate([index * regions + np.sort(each[:LEARNT_REGIONS]) for index, each in enumerate(taken)])
     with ThreadPoolExecutor(DEFAULT_WORKERS) as pool:
-        found, embedded = [(measured(pixels, pool), measured(cut(pixels), pool))], [embed(pixels)]
+        found, embeddings = [(measured(pixels, pool), measured(cut(pixels), pool))], [embedded]
         for _, form in FORMS:
             images = changed(form, chosen, seed=seed)
             found.append((measured(images, pool), measured(cut(images)[rows], pool)))
-            embedded.append(embed(images))
+            embeddings.append(embed(images))
     # All at once: a matrix product in between would leave BLAS threads spinning.
     whole, local = (learnt.describe(np.concatenate(each)) for each in zip(*found, strict=True))
-    whole = np.hstack([whole, np.concatenate(embedded)])
+    whole = np.hstack([whole, np.concatenate(embeddings)])
 
     def examples(values: Array, image: Labels, origin: Labels) -> Examples:
         normal, after = np.split(values, [len(image)])

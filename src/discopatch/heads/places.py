@@ -25,7 +25,7 @@ MAX_VECTORS = 5_000  # stored places
 MAX_CANDIDATES, MAX_BLOCK = 50_000, 1_000  # places that stored ones are chosen from, in all and per block
 MAX_BLOCKS = 5  # blocks at once, whose products take 20 MB
 MAX_FITTED, MAX_COMPARED = 500, 150  # images whose places are candidates, and are compared with those of others
-MAX_TOGETHER = {"cpu": 256, "cuda": 32768}  # places that are compared at once, with 20 kB each
+MAX_TOGETHER = {"cpu": 64, "cuda": 32768}  # places that are compared at once, with 20 kB each: they fit a cache
 FOLDS = 3
 MAX_GRID = 2**15  # positions at which centres and spreads are stored; between them they are interpolated
 SMOOTHED = 5  # cells over which centres and spreads are averaged
@@ -123,7 +123,7 @@ class PlaceModel(Fitted):
 
             if (kernel := nearest_kernel(along.device)) is not None:
                 return kernel(along.contiguous(), -0.5 * self.products.T)
-        parts = (along,) if exported else along.split(MAX_TOGETHER.get(along.device.type, 256))
+        parts = (along,) if exported else along.split(MAX_TOGETHER.get(along.device.type, 64))
         found = torch.cat([torch.addmm(self.lengths, part, self.products).amin(1) for part in parts])
         return (found + along.square().sum(1)).clamp(min=0)
 

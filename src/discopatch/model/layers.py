@@ -176,12 +176,13 @@ class MBConv(nn.Module):
         self.expand = SameConv2d(in_channels, inner, 1) if expansion > 1 else None
         self.filter = SameConv2d(inner, inner, kernel, stride, groups=inner)
         self.project = SameConv2d(inner, out_channels, 1)
+        self.activate = relu6
         self.residual = stride == 1 and in_channels == out_channels
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, in_channels, H, W) -> (B, out_channels, H / stride, W / stride)."""
-        y: Tensor = x if self.expand is None else relu6(self.expand(x))
-        y = self.project(relu6(self.filter(y)))
+        y: Tensor = x if self.expand is None else self.activate(self.expand(x))
+        y = self.project(self.activate(self.filter(y)))
         return y.add_(x) if self.residual else y
 
 
@@ -192,11 +193,12 @@ class InvertedLayer(nn.Module):
         """`inputs` are the channels before the first block; `stem` makes them from pixels."""
         super().__init__()
         self.stem = SameConv2d(3, inputs, 3, 2) if stem else None
+        self.activate: Callable[[Tensor], Tensor] = relu6  # after the stem
         self.blocks = mbconvs(inputs, plan)
 
     def forward(self, x: Tensor, group: int | None = None, *, statistics: bool = False) -> BlockOutput:
         """Output of the last block (B, C, H, W), and on request its statistics over each group."""
-        x = self.blocks(x if self.stem is None else relu6(self.stem(x)))
+        x = self.blocks(x if self.stem is None else self.activate(self.stem(x)))
         return BlockOutput(x, standardise(x, group).statistics if statistics else None)
 
 
@@ -237,6 +239,10 @@ def relu6(x: Tensor) -> Tensor:
     return F.relu6(x, inplace=True)
 
 
+def as_it_is(x: Tensor) -> Tensor:
+    return x
+
+
 class ScoringLinear(nn.Module):
     """Linear layer whose last digits on a CPU do not depend on the number of threads, unlike those of `F.linear`."""
 
@@ -255,13 +261,16 @@ class ScoringConv2d(nn.Module):
     For one small map torch itself chooses another algorithm, which is several times slower in channels_last memory and
     whose last digits depend on the number of threads. Where the convolution pads one side more, its kernel gets a first
     row and column of zeros and all sides are padded alike, by oneDNN: a padded copy of the input takes longer to make
-    than the convolution takes.
+    than the convolution takes. The kernel is kept in oneDNN's order for the last shape of input.
+
+    activate: whether ReLU6 is part of it.
     """
 
-    def __init__(self, conv: nn.Conv2d) -> None:
+    def __init__(self, conv: nn.Conv2d, *, activate: bool = False) -> None:
         super().__init__()
         self.weight, self.bias, self.stride, self.groups = conv.weight, conv.bias, conv.stride, conv.groups
-        self.padding: Any = conv.padding
+        self.padding, self.activate = conv.padding, activate
+        self._packed: tuple[Sequence[int], Any] = ((), None)
         if isinstance(conv, SameConv2d) and conv.stride != (1, 1):
             padded = F.pad(conv.weight, (1, 0, 1, 0))
             self.weight = nn.Parameter(padded.contiguous(memory_format=torch.channels_last))
@@ -269,6 +278,14 @@ class ScoringConv2d(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, C', H / stride, W / stride)."""
-        if x.is_cpu and x.dtype == self.weight.dtype == torch.float32 and torch.backends.mkldnn.is_available():
-            return torch.mkldnn_convolution(x, self.weight, self.bias, self.padding, self.stride, (1, 1), self.groups)
-        return F.conv2d(x, self.weight, self.bias, self.stride, self.padding, groups=self.groups)
+        if not (x.is_cpu and x.dtype == self.weight.dtype == torch.float32 and torch.backends.mkldnn.is_available()):
+            y = F.conv2d(x, self.weight, self.bias, self.stride, self.padding, groups=self.groups)
+            return relu6(y) if self.activate else y
+        options = self.padding, self.stride, (1, 1), self.groups
+        shape, packed = self._packed
+        if shape != x.shape:
+            packed = torch.ops.mkldnn._reorder_convolution_weight(self.weight.detach(), *options, x.shape)
+            self._packed = x.shape, packed
+        after = ("hardtanh", [0.0, 6.0], "") if self.activate else ("none", [], "")
+        found: Tensor = torch.ops.mkldnn._convolution_pointwise(x, packed, self.bias, *options, *after)
+        return found

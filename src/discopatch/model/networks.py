@@ -168,9 +168,11 @@ def for_scoring(discriminator: Discriminator) -> Discriminator:
     for parent in list(copy.modules()):
         for name, layer in parent.named_children():
             if isinstance(layer, nn.Conv2d):
-                setattr(parent, name, layers.ScoringConv2d(layer))
+                setattr(parent, name, layers.ScoringConv2d(layer, activate=name in ("stem", "expand", "filter")))
             elif isinstance(layer, nn.Linear):
                 setattr(parent, name, layers.ScoringLinear(layer))
+        if isinstance(parent, layers.MBConv | layers.InvertedLayer):
+            parent.activate = layers.as_it_is
     return copy
 
 
