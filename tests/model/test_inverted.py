@@ -111,3 +111,4 @@ def test_a_convolution_by_onednn_is_that_of_torch(groups: int, kernel: int, stri
         x = torch.randn(count, 6, side, side, dtype=dtype, generator=torch.Generator().manual_seed(0))
         torch.testing.assert_close(plain(x), conv(x), rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(active(20 * x), conv(20 * x).clamp(0, 6), rtol=1e-5, atol=1e-4)
+        torch.testing.assert_close(deepcopy(plain)(x), plain(x))

@@ -4,6 +4,7 @@ The inverted layers are those of EfficientNet-Lite (Tan and Le, 2019; Lite: no s
 throughout), whose BatchNorm is part of its convolutions: a network that begins with its weights needs none.
 """
 
+import platform
 from collections.abc import Callable, Sequence
 from math import gcd
 from typing import Any, NamedTuple, TypeVar
@@ -20,6 +21,7 @@ SLOPE = 0.01  # of the LeakyReLU
 SMALLEST_VARIANCE = 1e-6  # below this a channel is flat, and the logarithm only measures rounding
 EPS = 1e-5  # added to the variances of a PatchNorm2d
 FARTHEST = 10.0  # standard deviations of a statistic; flat channels are farther
+PACKS = platform.machine().lower() in ("x86_64", "amd64")  # kernels in oneDNN's order were run on these alone
 BATCHNORM_BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
 
 
@@ -261,7 +263,7 @@ class ScoringConv2d(nn.Module):
     For one small map torch itself chooses another algorithm, which is several times slower in channels_last memory and
     whose last digits depend on the number of threads. Where the convolution pads one side more, its kernel gets a first
     row and column of zeros and all sides are padded alike, by oneDNN: a padded copy of the input takes longer to make
-    than the convolution takes. The kernel is kept in oneDNN's order for the last shape of input.
+    than the convolution takes. On x86 the kernel is kept in oneDNN's order for the last shape of input.
 
     activate: whether ReLU6 is part of it.
     """
@@ -276,12 +278,18 @@ class ScoringConv2d(nn.Module):
             self.weight = nn.Parameter(padded.contiguous(memory_format=torch.channels_last))
             self.padding = (conv.margins[0] + 1,) * 2
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_packed": ((), None)}  # which cannot be copied
+
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, C', H / stride, W / stride)."""
         if not (x.is_cpu and x.dtype == self.weight.dtype == torch.float32 and torch.backends.mkldnn.is_available()):
             y = F.conv2d(x, self.weight, self.bias, self.stride, self.padding, groups=self.groups)
             return relu6(y) if self.activate else y
         options = self.padding, self.stride, (1, 1), self.groups
+        if not PACKS:
+            y = torch.mkldnn_convolution(x, self.weight, self.bias, *options)
+            return relu6(y) if self.activate else y
         shape, packed = self._packed
         if shape != x.shape:
             packed = torch.ops.mkldnn._reorder_convolution_weight(self.weight.detach(), *options, x.shape)
