@@ -320,6 +320,14 @@ def test_a_stored_detector_predicts_the_same_and_damage_is_refused(tmp_path: Pat
         Detector.load(with_tensors(path, lambda tensors: tensors.update({"head/classes.numbers": numbers})))
 
 
+def test_a_file_from_before_classes_predicts_the_same(tmp_path: Path) -> None:
+    plain, path = new_detector(head="statistics").fit(parts("bolt", 40), workers=1), tmp_path / "plain.safetensors"
+    plain.save(path)
+    found = Detector.load(with_header(path, lambda header: header.pop("classes")), device="cpu")
+    assert found.predict(new_images()[:4], workers=1) == plain.predict(new_images()[:4], workers=1)
+    assert (found.classes_, found.column_names) == ((), ())
+
+
 def test_the_class_is_a_column_only_where_there_are_classes() -> None:
     found = three_kinds()
     row = as_row(found.predict(new_images()[:1], workers=1)[0], found.column_names)
