@@ -3,7 +3,9 @@
 python studies/guarantees.py measure --data FOLDER    # docs/results/guarantees.json; half an hour on two cores
 python studies/guarantees.py tables                   # its tables as Markdown, for docs/calibration.md
 python studies/guarantees.py gate                     # docs/results/folder-gate.json
+python studies/guarantees.py classes --castings DIR   # docs/results/classes.json; ten minutes on two cores
 
+DIR has the folders ok and defective, of https://github.com/nathanlfischer/casting-defect.
 FOLDER holds natural/train-0000.tar; the solar cells are those of the package elpv-dataset. Features are computed once,
 by the released weights. Each draw then splits, fits, calibrates and tests on other images, as `Detector.fit` does
 with the combined head, which many draws can afford.
@@ -28,13 +30,15 @@ from rich.progress import track
 
 from discopatch.bench.tables import markdown_table
 from discopatch.calibration import AUTO_RATES, Rate, alarms_allowed, p_values, threshold
-from discopatch.encoders import DiscriminatorEncoder, Encoder, Features
+from discopatch.classes import Partition, assign
+from discopatch.encoders import DiscriminatorEncoder, Encoder, Features, Kind
 from discopatch.errors import TooFewImagesError
 from discopatch.fitting import N_PROBED, Split
 from discopatch.gate import FAIL_RATE, FolderCounts, tail_probabilities
 from discopatch.groups import Groups, find_groups
-from discopatch.heads import CombinedHead, ProbeShifts, get_head, measure_shifts
-from discopatch.images import NamedImage, Pixels, Transform, read_images
+from discopatch.heads import CombinedHead, ComponentsHead, ProbeShifts, get_head, measure_shifts
+from discopatch.images import NamedImage, Pixels, Refusal, Transform, read_images
+from discopatch.metrics import auroc
 from discopatch.normal_images import find_drift
 from discopatch.pretrained import DEFAULT_WEIGHTS, load_pretrained
 from discopatch.utils import write_json
@@ -248,7 +252,7 @@ def failing(calibration: Scores, scores: Scores, rate: float) -> dict[str, bool]
     alarms = alarms_allowed(n, rate)
     p = p_values(scores, calibration)
     ranks = np.bincount(np.rint(p * (n + 1)).astype(int) - 1, minlength=n + 1)
-    found, allowed = FolderCounts(ranks, alarms), FAIL_RATE * (1 + 1e-9)
+    found, allowed = FolderCounts((ranks, alarms)), FAIL_RATE * (1 + 1e-9)
     flagged = int(ranks[:alarms].sum())
     return {
         "folder": found.p_value <= allowed,
@@ -290,6 +294,109 @@ def gate(
         [str(each["n"]), str(each["images"]), each["kind"], *(f"{each[test]:.1%}" for test in TESTS)] for each in shares
     ]
     print(markdown_table(["calibration images", "images", "folders", *TESTS], rows))
+
+
+SCALES = {"narrow": (0.0, 0.7), "usual": (0.0, 1.0), "wide": (0.3, 1.2)}  # mean and deviation of simulated scores
+FITTED, HELD_OUT, DEFECTS = 120, 39, 100  # images of each product
+
+
+def simulated_classes(draw: int) -> dict[str, Row]:
+    """Classes whose scores are spread differently, with one calibration of all and one of each."""
+    rng, rows = np.random.default_rng([4, draw]), dict[str, Row]()
+    known = {name: rng.normal(*scale, size=HELD_OUT) for name, scale in SCALES.items()}
+    together = np.concatenate([*known.values()])
+    for name, scale in SCALES.items():
+        new = rng.normal(*scale, size=1000)
+        pairs = (("without", together), ("with", known[name]))
+        rows[name] = {which: flagged_share(used, new, CAMERAS_RATE) for which, used in pairs}
+    return rows
+
+
+def products(
+    pools: Mapping[str, Features], defective: Mapping[str, Features], sizes: tuple[int, ...], draw: int
+) -> dict[str, Row]:
+    """One head of all products, with one calibration and with one of each class, and a head of each product."""
+    rng, rows = np.random.default_rng([5, draw]), dict[str, Row]()
+    chosen = {
+        name: np.split(rng.permutation(len(pool.logits)), [FITTED, FITTED + HELD_OUT]) for name, pool in pools.items()
+    }
+    fitted, held_out = (
+        Features.concatenate([pools[name].select(own[part]) for name, own in chosen.items()]) for part in (0, 1)
+    )
+    head = ComponentsHead(layer_sizes=sizes).fit(fitted)
+    numbers = np.repeat(np.arange(len(pools)), FITTED)
+    classes = Partition(tuple(pools), numbers, np.arange(len(pools)))
+    half = sum(sizes[: (len(sizes) + 1) // 2])
+    nearest = classes.nearest(fitted.statistics, np.arange(len(numbers)), slice(half, sum(sizes)))
+    of_known, known = assign(nearest, held_out.statistics), head.score(held_out)
+    for number, (name, pool) in enumerate(pools.items()):
+        tested = {"normal": pool.select(chosen[name][2]), "defective": defective[name]}
+        new = {kind: head.score(each) for kind, each in tested.items()}
+        of_new = {kind: assign(nearest, each.statistics) for kind, each in tested.items()}
+        own = ComponentsHead(layer_sizes=sizes).fit(pool.select(chosen[name][0]))
+        own_known = own.score(pool.select(chosen[name][1]))
+        alone = {kind: own.score(each) for kind, each in tested.items()}
+        limits = np.array([threshold(known[of_known == each], CAMERAS_RATE) for each in range(len(pools))])
+        found = {kind: float((new[kind] > limits[of_new[kind]]).mean()) for kind in new}
+        rows[name] = {
+            "assigned": float((of_new["normal"] == number).mean()),
+            "without": flagged_share(known, new["normal"], CAMERAS_RATE),
+            "with": found["normal"],
+            "alone": flagged_share(own_known, alone["normal"], CAMERAS_RATE),
+            "found without": flagged_share(known, new["defective"], CAMERAS_RATE),
+            "found with": found["defective"],
+            "found alone": flagged_share(own_known, alone["defective"], CAMERAS_RATE),
+            "AUROC together": auroc(new["normal"], new["defective"]),
+            "AUROC alone": auroc(alone["normal"], alone["defective"]),
+        }
+    return rows
+
+
+def features_of(encoder: Encoder, images: object) -> Features:
+    return Features.concatenate([each[1] for each in encoder.extract(images) if not isinstance(each, Refusal)])
+
+
+@app.command()
+def classes(
+    castings: Annotated[Path, typer.Option(help="Folder with ok and defective.")],
+    out: Path = Path("docs/results/classes.json"),
+    draws: int = 20,
+    simulated: int = 2000,
+    weights: str = DEFAULT_WEIGHTS,
+) -> None:
+    """Measures false alarms for each class and detection for each product, with and without classes."""
+    images, defects, kinds = import_module("elpv_dataset.utils").load_dataset()
+    order = np.random.default_rng(0).permutation(len(images))
+
+    def cells(kind: str, defect: float) -> list[NDArray[np.uint8]]:
+        return [np.repeat(images[at][..., None], 3, 2) for at in order if (kinds[at], defects[at]) == (kind, defect)]
+
+    kinds_of: tuple[Kind, ...] = ("logits", "statistics", "pooled", "tones")
+    encoder = DiscriminatorEncoder(load_pretrained(weights), patches="dense", kinds=kinds_of)
+    sources = {"mono": (cells("mono", 0), cells("mono", 1)), "poly": (cells("poly", 0), cells("poly", 1))}
+    sources["castings"] = tuple(sorted((castings / name).iterdir()) for name in ("ok", "defective"))  # type: ignore[assignment]
+    normal, defective = (
+        {name: features_of(encoder, each[part][:most]) for name, each in sources.items()}
+        for part, most in ((0, 260), (1, DEFECTS))
+    )
+    tables = {
+        "simulated": [simulated_classes(draw) for draw in range(simulated)],
+        "products": [products(normal, defective, encoder.layer_sizes, draw) for draw in range(draws)],
+    }
+    save_classes(tables, weights, out)
+
+
+def save_classes(tables: Mapping[str, list[dict[str, Row]]], weights: str, out: Path) -> None:
+    """The means of all draws with their standard errors."""
+    results = {
+        name: {
+            kind: {each: summary([{each: row[kind][each]} for row in rows], each) for each in rows[0][kind]}
+            for kind in rows[0]
+        }
+        for name, rows in tables.items()
+    }
+    write_json(out, {"weights": weights, "rate": CAMERAS_RATE, "fitted": FITTED, "held out": HELD_OUT, **results})
+    print(json.dumps(results, indent=1))
 
 
 def photos(data: Path, transform: Transform, count: int) -> Pixels:

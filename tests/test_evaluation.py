@@ -10,9 +10,9 @@ from PIL import Image
 
 import discopatch
 from discopatch import Detector, Evaluation
-from discopatch.calibration import Calibration
+from discopatch.calibration import Calibration, p_values
 from discopatch.errors import NoImagesError, ParameterError
-from discopatch.evaluation import Masks, rate_results, suggest
+from discopatch.evaluation import Masks, RateResult, rate_results, suggest
 from discopatch.images import NamedImage
 from discopatch.metrics import auroc
 from tests.samples import TOO_SMALL, new_detector, one_camera, save_images
@@ -145,13 +145,17 @@ def test_wrong_folders_and_masks_are_refused(detector: Detector, labelled: Path,
 
 def test_the_smallest_rate_that_finds_nine_tenths_is_suggested() -> None:
     calibration = Calibration(np.arange(99.0), 0.03)  # thresholds: 98 at 1 %, 97, 96 at 3 %, 94, 89 at 10 %
-    normal = np.arange(0.5, 100)
-    rates = rate_results(calibration, normal, np.array([97.5] * 9 + [0.0]))
+    normal = p_values(np.arange(0.5, 100), calibration.scores)
+
+    def results(*defects: float) -> tuple[RateResult, ...]:
+        return rate_results(calibration, normal, p_values(defects, calibration.scores))
+
+    rates = results(*[97.5] * 9, 0.0)
     assert [each.rate for each in rates] == [0.01, 0.02, 0.03, 0.05, 0.1]
     assert [each.found.flagged for each in rates if each.found] == [0, 9, 9, 9, 9]
     assert [each.falsely_flagged.flagged for each in rates if each.falsely_flagged] == [2, 3, 4, 6, 11]
     assert suggest(rates)[0] == 0.02
-    assert suggest(rate_results(calibration, normal, np.array([97.5, 95, 95, 95, 0])))[0] == 0.05, "largest difference"
+    assert suggest(results(97.5, 95, 95, 95, 0))[0] == 0.05, "largest difference"
     few = rate_results(Calibration(np.arange(5.0), 0.1), normal, normal)
     assert [each.found for each in few] == [None] * 4
     assert suggest(few)[0] is None

@@ -48,7 +48,7 @@ def test_at_every_rate_at_most_that_share_of_all_orders_fails(n: int, images: in
     orders = []
     for places in combinations(range(n + images), images):
         scores = np.array(places, float)
-        orders.append(FolderCounts(ranks_of(scores, np.setdiff1d(np.arange(n + images), places)), alarms).p_value)
+        orders.append(FolderCounts((ranks_of(scores, np.setdiff1d(np.arange(n + images), places)), alarms)).p_value)
     assert len(orders) == comb(n + images, images)
     for rate in np.unique(orders):
         assert np.mean(np.array(orders) <= rate + 1e-12) <= rate + 1e-9
@@ -60,7 +60,7 @@ def test_ties_only_make_it_rarer() -> None:
     n, images, found = 4, 3, []
     for values in product(range(3), repeat=n + images):
         scores = np.array(values, float)
-        found.append(FolderCounts(ranks_of(scores[n:], scores[:n]), 1).p_value)
+        found.append(FolderCounts((ranks_of(scores[n:], scores[:n]), 1)).p_value)
     for rate in np.unique(found):
         assert np.mean(np.array(found) <= rate + 1e-12) <= rate + 1e-9
 
@@ -69,7 +69,7 @@ def test_folders_that_are_off_fail() -> None:
     """One in ten is far off; all are off by a standard deviation; all are off by half of one."""
     for by, least in ((30 * (np.arange(100) < 10), 95), (np.ones(100), 95), (np.full(100, 0.5), 50)):
         ranks = [ranks_of(rng.normal(size=100) + by, rng.normal(size=199)) for _ in range(100)]
-        assert sum(FolderCounts(each, 2).p_value <= 0.01 for each in ranks) >= least
+        assert sum(FolderCounts((each, 2)).p_value <= 0.01 for each in ranks) >= least
 
 
 def test_an_image_alone_fails_when_it_is_flagged(detector: NumberDetector) -> None:

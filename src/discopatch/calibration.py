@@ -6,8 +6,8 @@ wholes, and one image of each calibrates, so that a p-value holds for an image o
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import ceil, floor, inf, log, log1p
 from typing import Literal, NamedTuple, Self
@@ -24,6 +24,7 @@ FOLDS = 5  # of cross-validation
 FEW_IMAGES = 100  # with fewer images to fit, the statistics of a camera are rough estimates
 AUTO: Literal["auto"] = "auto"
 AUTO_RATES = (0.01, 0.02, 0.05, 0.1)
+MAX_CLASSES = 1000
 
 Index = NDArray[np.intp]
 Rate = float | Literal["auto"]
@@ -69,11 +70,22 @@ def least_selected(images: int, calibration: int, fdr: float) -> int:
     return ceil(images / (fdr * (calibration + 1)) - ROUNDING)
 
 
+@dataclass(frozen=True)
+class NormalClass:
+    """Normal images of one kind, which have a calibration of their own."""
+
+    name: Name
+    members: tuple[Name, ...]  # the classes that were given; several where they were pooled or merged
+    images: Count  # that were fitted
+    calibrating: Positive  # images that are assigned to it
+
+
 class Decision(NamedTuple):
     """What a calibration says about one score."""
 
     p_value: float  # share of normal images with at least this score, counting the image itself
     is_ood: bool
+    class_name: str | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +94,51 @@ class Calibration:
 
     scores: NDArray[np.float64]  # ascending
     rate: float
+    classes: "Mapping[str, Calibration]" = field(default_factory=dict)  # by name, in the order of their numbers
+
+    @classmethod
+    def of_classes(
+        cls,
+        scores: NDArray[np.float64],
+        rate: float,
+        classes: Sequence[NormalClass],
+        *,
+        confidence: float | None = None,
+        promised: float | None = None,
+    ) -> Self:
+        """From the scores of one class after another, as `stored` has them. Without classes there is one calibration.
+
+        With a confidence each class has the largest rate that keeps the promise.
+        """
+        if not classes:
+            return cls(scores, rate)
+        if sum(each.calibrating for each in classes) != len(scores) or len({each.name for each in classes}) < len(
+            classes
+        ):
+            raise SchemaError("its classes do not belong to its calibration scores")
+        own = np.split(scores, np.cumsum([each.calibrating for each in classes])[:-1])
+        rates = [rate] * len(own)
+        if confidence is not None and promised is not None:
+            rates = [sure_level(len(each), promised, confidence) for each in own]
+        pairs = zip(classes, own, rates, strict=True)
+        return cls(np.sort(scores), rate, {each.name: cls(part, one) for each, part, one in pairs})
+
+    @property
+    def stored(self) -> NDArray[np.float64]:
+        """The scores, of one class after another."""
+        return np.concatenate([each.scores for each in self.parts.values()])
+
+    @property
+    def parts(self) -> "Mapping[str | None, Calibration]":
+        """The calibrations that decide: of each class by its name, or of all images under None."""
+        return dict[str | None, Calibration](self.classes.items()) if self.classes else {None: self}
+
+    def check(self) -> None:
+        """Raises an error unless the scores of every class are ascending, finite, and enough for the rate."""
+        for name, part in self.parts.items():
+            if (part.scores[1:] < part.scores[:-1]).any():
+                raise SchemaError("calibration scores are not in ascending order")
+            check_calibration(part.scores, part.rate, name)
 
     @cached_property
     def threshold(self) -> float:
@@ -92,16 +149,20 @@ class Calibration:
     def _ordered(self) -> list[float]:
         return sorted(self.scores.tolist())  # plain floats: bisection is faster on them
 
-    def decide(self, score: float) -> Decision:
-        """The one place where a score becomes a p-value and a decision."""
+    def decide(self, score: float, number: int = 0) -> Decision:
+        """The one place where a score becomes a p-value and a decision; `number` is that of the image's class."""
+        if self.classes:
+            name = list(self.classes)[number]
+            return self.classes[name].decide(score)._replace(class_name=name)
         at_least = len(self._ordered) - bisect_left(self._ordered, score)
         return Decision((1 + at_least) / (1 + len(self._ordered)), score > self.threshold)
 
     def with_rate(self, rate: float) -> Self:
         """The same scores at another rate, if there are enough of them."""
         check_rate(rate)
-        check_calibration(len(self.scores), rate)
-        return replace(self, rate=rate)
+        for name, part in self.parts.items():
+            check_calibration(len(part.scores), rate, name)
+        return replace(self, rate=rate, classes={name: replace(own, rate=rate) for name, own in self.classes.items()})
 
 
 def usual_level(values: NDArray[np.float64], rate: float, groups: Index | None = None, *, spared: int = 0) -> float:
@@ -242,15 +303,19 @@ def check_enough(images: int, needed: int, refused: str = "") -> None:
         raise TooFewImagesError(f"{found}; at least {needed} are needed for a fit: add images")
 
 
-def check_calibration(scores: int | NDArray[np.float64], rate: float) -> None:
-    """Raises an error unless so many calibration images, or these scores, let a p-value be as small as the rate."""
+def check_calibration(scores: int | NDArray[np.float64], rate: float, name: str | None = None) -> None:
+    """Raises an error unless so many calibration images, or these scores, let a p-value be as small as the rate.
+
+    name: of their class.
+    """
     if isinstance(scores, np.ndarray) and not np.isfinite(scores).all():
         raise ParameterError("scores of calibration images are not finite numbers: the model is broken; take another")
     images = len(scores) if isinstance(scores, np.ndarray) else scores
     if images < (needed := images_needed(rate)):
+        assigned, of = ("", "") if name is None else (f" assigned to the class {name}", f" of {name}")
         raise TooFewImagesError(
-            f"{counted(images, 'calibration image')}; a {rate:.2%} false-alarm rate needs at least {needed}: "
-            "add images or raise false_alarm_rate"
+            f"{counted(images, 'calibration image')}{assigned}; a {rate:.2%} false-alarm rate needs at least {needed}: "
+            f"add images{of} or raise false_alarm_rate"
         )
 
 
@@ -330,6 +395,7 @@ class Guarantee:
     n_groups: int | None = None  # of the images that were given, where they came in groups
     confidence: float | None = None  # with which at most `promised_rate` of new images are flagged
     promised_rate: float | None = None
+    classes: "Mapping[str, Guarantee]" = field(default_factory=dict)
 
     @property
     def alarms(self) -> int:
@@ -339,15 +405,18 @@ class Guarantee:
     @property
     def bound(self) -> float:
         """k / (n + 1): the largest expected share of new normal images that are flagged; never above the rate."""
-        return self.alarms / (self.n_calibration + 1)
+        return max((each.bound for each in self.classes.values()), default=self.alarms / (self.n_calibration + 1))
 
     @property
     def likely_rates(self) -> tuple[float, float]:
         """The range of the false-alarm rate of this detector, in nine of ten cases.
 
         The guarantee holds on average over calibration sets; with one set of n images the rate itself is drawn from
-        Beta(k, n + 1 - k), which is wide when n is small.
+        Beta(k, n + 1 - k), which is wide when n is small. With classes it is the widest range of a class.
         """
+        if self.classes:
+            lows, highs = zip(*(each.likely_rates for each in self.classes.values()), strict=True)
+            return min(lows), max(highs)
         if not self.alarms:
             return 0.0, 0.0
         low, high = (_beta_quantile(self.alarms, self.n_calibration, share) for share in (0.05, 0.95))
@@ -356,16 +425,20 @@ class Guarantee:
     @property
     def text(self) -> str:
         low, high = self.likely_rates
-        calibrated, new = f"{self.n_calibration} others", "new normal images"
+        calibrated, new, one = f"{self.n_calibration} others", "new normal images", "this detector"
         if self.n_groups is not None:
             calibrated, new = f"one image of each of {self.n_calibration} other groups", "images of new normal groups"
         text = f"fitted on {self.n_fit} images, calibrated on {calibrated}. "
+        if self.classes:
+            least = min(each.n_calibration for each in self.classes.values())
+            text += f"Classes: {len(self.classes)}, each with {least} or more of these. "
+            new, one = f"{new} of each class", "a class"
         if self.confidence is not None and self.promised_rate is not None:
             text += (
                 f"With a confidence of {self.confidence:.4g}, at most {self.promised_rate:.1%} of {new} are flagged. "
             )
         text += (
-            f"Expected false alarms: at most {self.bound:.1%} of {new}. For this detector the rate lies between "
+            f"Expected false alarms: at most {self.bound:.1%} of {new}. For {one} the rate lies between "
             f"{low:.1%} and {high:.1%} in nine of ten cases."
         )
         if self.n_fit < FEW_IMAGES:
@@ -381,4 +454,5 @@ class Guarantee:
         needed = (
             f"{max(2 * held_out, held_out + min_fit)} images" if self.n_groups is None else f"{2 * held_out} groups"
         )
+        needed += " of each class" * bool(self.classes)
         return f"The false-alarm rate is {self.false_alarm_rate:.0%}; {needed} would allow {smaller[-1]:.0%}."

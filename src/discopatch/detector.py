@@ -25,6 +25,7 @@ from discopatch.calibration import (
     images_needed,
     sure_images,
 )
+from discopatch.classes import Classes, check_classes
 from discopatch.encoders import (
     AnyWeights,
     ChosenNetworks,
@@ -215,6 +216,7 @@ class Detector(FittedDetector):
         images: object,
         *,
         groups: Groups | None = None,
+        classes: Classes | None = None,
         calibration: object | None = None,
         examples: object | None = None,
         ignore: Ignore | None = None,
@@ -236,6 +238,9 @@ class Detector(FittedDetector):
             number), a function of the name, one id for each image, or `auto` for near-copies that are found. Groups
             are held out as wholes, and the false-alarm rate holds for images of new groups. Without `groups`,
             near-copies only cause a NormalImagesWarning.
+        classes
+            Which images are of one kind, such as one product: `folder`, a function of the name, or one class for each
+            image. The false-alarm rate then holds for each class. Images are assigned to a class by their content.
         calibration
             Other normal images to calibrate on. No image is then held out.
         examples
@@ -258,6 +263,7 @@ class Detector(FittedDetector):
         check_resolution(self.resolution)
         check_levels(self.levels, self.bands)
         check_groups(groups)
+        check_classes(classes)
         check_decoder(self.decoder, resolve_device(self.device))
         for name in ("reason_images", "detection_images"):
             if getattr(self, name) < 0:
@@ -269,8 +275,8 @@ class Detector(FittedDetector):
             )
         if examples is not None and self.head != DEFAULT_HEAD:
             raise ParameterError(f"examples are for head={DEFAULT_HEAD!r}: leave them out, or take that head")
-        if len(exclude) and is_given(groups):
-            raise ParameterError("groups has one id for each image: leave out exclude, and those images and their ids")
+        if len(exclude) and (is_given(groups) or is_given(classes)):
+            raise ParameterError("groups and classes have one id for each image: leave out exclude, and those images")
         networks = load_networks(self.weights)
         if networks.weights is None and isinstance(head, LogitHead):
             raise ParameterError(
@@ -310,6 +316,7 @@ class Detector(FittedDetector):
             rate=self.false_alarm_rate,
             measured=chosen.measured,
             groups=groups,
+            classes=classes,
             calibration=calibration,
             examples=examples,
             workers=workers,
@@ -362,7 +369,9 @@ class Detector(FittedDetector):
         if (z := self.head_.likeness(features)) is not None and z > NOTABLE:
             reasons = (*reasons, Reason("examples", z, "like the examples of defects"))
         caution = image_caution(found, self.state_.fitted.aspects)
-        prediction = Prediction.make(found.name, output.score, self.calibration_, output.components, caution)
+        prediction = Prediction.make(
+            found.name, output.score, self.calibration_, output.components, caution, output.number
+        )
         anomaly_map = enlarge(features.places[0], self.places_.level.item(), found.pixels.shape[:2])
         components = explain_components(prediction, reasons, anomaly_map)
         return Explanation(prediction, found.pixels, anomaly_map, reasons, components, found.size)
@@ -401,6 +410,8 @@ class Detector(FittedDetector):
         those of `fit`.
         """
         check_groups(groups)
+        if self.classes_:
+            raise ParameterError("a detector with classes cannot be updated: fit it again, on old and new images")
         source = list_source(images).repeatable(self.limits).draw(MAX_IMAGES)
         state = accepting.update(
             self.state_, source, self._encoder_of, groups=groups, workers=workers, progress=progress

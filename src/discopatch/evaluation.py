@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from discopatch.calibration import AUTO_RATES, Calibration, images_needed, share_interval
+from discopatch.calibration import AUTO_RATES, ROUNDING, Calibration, images_needed, share_interval
 from discopatch.errors import ImageError, NoImagesError, ParameterError
 from discopatch.images import Item, NamedImage, Refusal, Workers, list_source
 from discopatch.images.cache import Progress
@@ -187,6 +187,10 @@ class Labelled:
     def scores(self) -> Floats:
         return np.array([each.score for each in self.predictions], np.float64)
 
+    @property
+    def p_values(self) -> Floats:
+        return np.array([each.p_value for each in self.predictions], np.float64)
+
 
 class Masks:
     """Masks of defect images: in a folder by the names of the images, or one for each image in their order."""
@@ -255,7 +259,7 @@ def evaluate(
             raise ParameterError("no defect image has a mask: masks have the names and subfolders of the defect images")
         aupro, pixel_auroc = pixel_measures(usual.counts, wrong.counts, seed=seed)
     calibration = detector.calibration_
-    rates = rate_results(calibration, usual.scores, wrong.scores)
+    rates = rate_results(calibration, usual.p_values, wrong.p_values)
     suggested, suggestion = suggest(rates)
     return Evaluation(
         detector=detector.digest_,
@@ -282,11 +286,11 @@ def evaluate(
     )
 
 
-def share_above(scores: Floats, calibration: Calibration, rate: float) -> Share | None:
-    """The share of the scores that are flagged at the rate; None where the calibration has too few images for it."""
-    if images_needed(rate) > len(calibration.scores):
+def share_above(p_values: Floats, calibration: Calibration, rate: float) -> Share | None:
+    """The share of p-values that are flagged at the rate; None where the calibration has too few images for it."""
+    if images_needed(rate) > min(len(part.scores) for part in calibration.parts.values()):
         return None
-    flagged, images = int((scores > calibration.with_rate(rate).threshold).sum()), len(scores)
+    flagged, images = int((p_values <= rate + ROUNDING).sum()), len(p_values)
     return Share(flagged, images, flagged / images, *share_interval(flagged, images))
 
 
@@ -302,14 +306,15 @@ def kind_results(
     calibration: Calibration, normal: Floats, defects: "Sequence[Prediction]", root: Path | None, *, seed: int
 ) -> tuple[KindResult, ...]:
     """One result for each subfolder, by name."""
-    scores: dict[str, list[float | None]] = {}
+    by_kind: dict[str, list[Prediction]] = {}
     for each in defects:
         kind = "." if root is None else PurePath(name_below(each.name, root)).parent.as_posix()
-        scores.setdefault(kind, []).append(each.score)
+        by_kind.setdefault(kind, []).append(each)
     found = []
-    for kind, own in sorted((kind, np.array(values, np.float64)) for kind, values in scores.items()):
-        measure = auroc_measure(normal, own, seed=seed, name=kind)
-        found.append(KindResult(kind, len(own), measure, share_above(own, calibration, calibration.rate)))
+    for kind, own in sorted(by_kind.items()):
+        scores, p_values = np.array([(each.score, each.p_value) for each in own], np.float64).T
+        measure = auroc_measure(normal, scores, seed=seed, name=kind)
+        found.append(KindResult(kind, len(own), measure, share_above(p_values, calibration, calibration.rate)))
     return tuple(found)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Annotated, Literal, NamedTuple, Protocol, Self
+from typing import Annotated, Any, Literal, NamedTuple, Protocol, Self
 
 import numpy as np
 import torch
@@ -17,13 +17,13 @@ from discopatch.calibration import (
     Calibration,
     DetectionRate,
     Index,
+    NormalClass,
     Rate,
     calibration_size,
     check_calibration,
     check_enough,
     choose_rate,
     fold_numbers,
-    images_needed,
     one_of_each_group,
     smallest_rate,
     split_images,
@@ -31,6 +31,7 @@ from discopatch.calibration import (
     sure_level,
     sure_rate,
 )
+from discopatch.classes import Classes, Partition, assign, names_of, needed_by, within_classes
 from discopatch.corruptions.places import Mask
 from discopatch.detection import measure_detection
 from discopatch.encoders import (
@@ -49,6 +50,7 @@ from discopatch.errors import ImageError, MissingExtraError, NoImagesError, Para
 from discopatch.explain.reasons import ReasonModel
 from discopatch.groups import Grouped, Groups, find_groups, is_given, numbers_of
 from discopatch.heads import ComponentsHead, Head, PlaceModel, get_head, make_trials, measure_shifts
+from discopatch.heads.base import Nearest
 from discopatch.heads.modes import Mode
 from discopatch.heads.places import PlaceFit, fit_places
 from discopatch.heads.probes import central
@@ -121,6 +123,7 @@ class FitResult:
     resolutions: tuple[ResolutionStep, ...] = ()  # that were tried; none where it was given
     promised_rate: float | None = None  # with the confidence; the rate of the calibration is lower
     modes: tuple[Mode, ...] = ()  # of images that were accepted after the fit
+    classes: tuple[NormalClass, ...] = ()  # each with a calibration of its own
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,12 +225,20 @@ class Split(NamedTuple):
         rate: Rate,
         confidence: float | None = None,
         seed: int,
+        classes: Partition | None = None,
     ) -> Self:
         """A random split, unless there are calibration images of their own: `calibration` are those that count.
 
-        The groups of images that were `measured` before the fit do not calibrate.
+        The groups of images that were `measured` before the fit do not calibrate. With classes, each is split.
         """
         promised = None
+        if classes is not None and calibration is None:
+            was_measured = np.zeros(len(grouped.numbers), bool)
+            was_measured[measured] = True
+            split: Any = {"confidence": confidence, "min_fit": MIN_FIT_IMAGES, "seed": seed}
+            fit, held_out, chosen = classes.hold_out(grouped.numbers, was_measured, rate=rate, **split)
+            total = None if grouped.kind is None else grouped.total
+            return cls(fit, held_out, chosen, grouped, total).at(chosen, confidence)
         if confidence is not None:
             spare = grouped.total - MIN_FIT_IMAGES if grouped.kind is None else grouped.total - 1
             most = grouped.total // 2 if isinstance(rate, str) else max(spare, 0)
@@ -246,6 +257,12 @@ class Split(NamedTuple):
         if confidence is not None and promised is not None:
             chosen = sure_level(len(held_out), promised, confidence)
         return cls(fit, held_out, chosen, grouped, None if grouped.kind is None else n_groups, promised)
+
+    def at(self, rate: float, confidence: float | None) -> Self:
+        """At another rate, which is promised with the confidence."""
+        if confidence is None:
+            return self._replace(rate=rate)
+        return self._replace(rate=sure_level(len(self.held_out), rate, confidence), promised_rate=rate)
 
     @property
     def groups(self) -> Index | None:
@@ -268,6 +285,7 @@ def fit_images(
     rate: Rate,
     measured: Collection[str] = (),
     groups: Groups | None = None,
+    classes: Classes | None = None,
     calibration: object | None = None,
     examples: object | None = None,
     workers: Workers = DEFAULT_WORKERS,
@@ -292,28 +310,53 @@ def fit_images(
 
     source = images.draw(MAX_IMAGES)
     others = None if calibration is None else list_source(calibration).draw(MAX_IMAGES)
-    check_counts(source, others, groups, rate, encoder.limits, confidence=parameters.confidence)
+    confidence = parameters.confidence
+    check_counts(source, others, classes if groups is None else groups, rate, encoder.limits, confidence=confidence)
     normal = calibrating = collect(source)
     check_enough(len(normal), MIN_IMAGES, refusals.summary() if refusals else "")
-    if is_given(groups) and normal.passed != len(groups):
-        given = f"{counted(len(groups), 'group')} for {counted(normal.passed, 'image')}"
-        raise ParameterError(f"{given}: give one id for each image")
+    for ids, kind in ((groups, "groups"), (classes, "classes")):
+        if is_given(ids) and normal.passed != len(ids):
+            wrong = f"{len(ids):,} {kind} for {counted(normal.passed, 'image')}"
+            raise ParameterError(f"{wrong}: give one id for each image")
     copies = check_distinct(normal.digests, normal.names, needed=MIN_IMAGES)
-    grouped = find_groups(groups, normal.features.statistics, normal.names, normal.positions)
+    given = None if classes is None else names_of(classes, normal.names, normal.positions)
+    statistics = normal.features.statistics
+    compared = statistics if given is None else within_classes(statistics, given)
+    grouped = find_groups(groups, compared, normal.names, normal.positions)
     one_each = None
     if others is not None:
         calibrating = collect(others)
         check_not_fitted(calibrating, normal)
         one_each = one_of_each_group(calibration_groups(groups, calibrating), seed=seed)
-    drift = find_drift(normal.features, get_head(parameters.head), grouped.alike, seed=seed)
+    nearest: Nearest | None = None
+    partition, order = None, np.arange(len(normal))
+    if given is not None:
+        least = MIN_IMAGES if isinstance(rate, str) else MIN_FIT_IMAGES + needed_by(rate, confidence)
+        partition = Partition.of(given, grouped.numbers, least)
+        order = partition.evenly()
+    drift = find_drift(normal.features.select(order), get_head(parameters.head), grouped.alike[order], seed=seed)
     split = Split.make(
         grouped,
         np.isin(normal.names, list(measured)),
         calibration=one_each,
         rate=rate,
-        confidence=parameters.confidence,
+        confidence=confidence,
         seed=seed,
+        classes=partition,
     )
+
+    def counts(rows: Index) -> Index:
+        """The numbers of these calibration images in each class."""
+        if partition is None or nearest is None:
+            return np.array([len(rows)])
+        return np.bincount(assign(nearest, calibrating.features.statistics[rows]), minlength=partition.total)
+
+    if partition is not None:
+        deep = deep_statistics(encoder)
+        partition = partition.merged(statistics, split.fit, deep)
+        nearest = partition.nearest(statistics, split.fit, deep)
+        chosen = partition.check(counts(split.held_out), split.promised_rate or split.rate, rate, confidence)
+        split = split.at(chosen, confidence)
 
     rng = np.random.default_rng([seed, 3])
     sampled = rng.permutation(normal.pixels.among(split.fit))[: min(N_SAMPLED, max(8, MAX_SAMPLED_BYTES // largest))]
@@ -331,7 +374,8 @@ def fit_images(
     head = get_head(parameters.head)
     if isinstance(head, ComponentsHead):
         # The pixels of some images are kept: the component needs enough of them to calibrate.
-        own = places if parameters.patches == "dense" and len(kept) >= images_needed(split.rate) else None
+        enough = counts(kept).min() >= needed_by(split.promised_rate or split.rate, confidence)
+        own = places if parameters.patches == "dense" and enough else None
         rows = np.searchsorted(split.fit, sampled)
         compare = None if own is None else own.compare
         trials = make_trials(local.extract_each, pixels, rows, compare=compare, seed=seed)
@@ -339,6 +383,7 @@ def fit_images(
         sizes = encoder.layer_sizes
         head = ComponentsHead(layer_sizes=sizes, trials=trials, places=own, defects=defects, seed=seed)
     head = head.fit(normal.features.select(split.fit), shifts, groups=split.groups)
+    head.classes = nearest
     reasons = None
     release_memory()
     if parameters.reason_images:
@@ -357,13 +402,17 @@ def fit_images(
         scoring = make_encoder(head.needs, compare=places.model)
         scorer = Scorer(scoring, head)
         held_out = compared_with(places.model, calibrating, kept) or scoring.extract_each(calibrating.pixels.read(kept))
-        scores = np.concatenate([scorer.score_features(each) for each in held_out])
+        outputs = [each for features in held_out for each in scorer.outputs(features)]
     else:
         scoring = encoder
-        scores = Scorer(encoder, head).score_features(calibrating.features.select(split.held_out))
+        outputs = Scorer(encoder, head).outputs(calibrating.features.select(split.held_out))
+    scores, numbers = (np.array([getattr(each, name) for each in outputs]) for name in ("score", "number"))
     check_calibration(scores, split.rate)
-    cautions = tuple(filter(None, (copies, grouped.caution, drift)))
-    fitted = Calibration(np.sort(scores), split.rate)
+    cautions = (*filter(None, (copies, grouped.caution, drift)), *(partition.cautions if partition else ()))
+    in_classes = () if partition is None else partition.describe(split.fit, numbers)
+    promise = {"confidence": confidence, "promised": split.promised_rate}
+    fitted = Calibration.of_classes(scores[np.lexsort((scores, numbers))], split.rate, in_classes, **promise)
+    fitted.check()
     release_memory()
     scorer = Scorer(scoring, head, fitted)
     rates = measure_detection(
@@ -384,6 +433,7 @@ def fit_images(
         refusals=refusals,
         detection_rates=rates,
         promised_rate=split.promised_rate,
+        classes=in_classes,
         aspects=(min(normal.aspects[0], calibrating.aspects[0]), max(normal.aspects[1], calibrating.aspects[1])),
     )
 
@@ -433,6 +483,12 @@ def statistics_of(examples: object, encoder: Encoder, normal: NormalImages) -> N
     return np.concatenate(found)
 
 
+def deep_statistics(encoder: Encoder) -> slice:
+    """The statistics of deep layers, which follow the content of an image; all where layers are not known."""
+    sizes = encoder.layer_sizes
+    return slice(sum(sizes[: (len(sizes) + 1) // 2]), sum(sizes)) if len(sizes) > 1 else slice(None)
+
+
 def read_at(source: Source, positions: Index, limits: Limits, levels: Levels | None) -> Iterator[Pixels]:
     """The images at these positions of a source, in their own size, one at a time and in the source's order."""
     for position, item in enumerate(islice(source.items(limits), int(positions.max(initial=-1)) + 1)):
@@ -451,7 +507,7 @@ def one_shape(pixels: Sequence[Pixels]) -> Pixels:
 def check_counts(
     images: Source,
     calibration: Source | None,
-    groups: Groups | None,
+    groups: Groups | Classes | None,
     rate: Rate,
     limits: Limits,
     *,

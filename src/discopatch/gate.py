@@ -24,7 +24,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from discopatch.calibration import ROUNDING
+from discopatch.calibration import ROUNDING, alarms_allowed
 from discopatch.errors import ParameterError
 from discopatch.groups import Rule, group_names
 from discopatch.results import FittedDetector, Prediction
@@ -79,9 +79,10 @@ class FolderGate:
             fitted = detector.settings()["groups"] if groups == "fitted" else None
             self._groups = fitted if fitted in NAMED_GROUPS else None
             self._unknown_groups = self._groups != fitted
-        self._n, self._alarms = detector.guarantee_.n_calibration, detector.guarantee_.alarms
-        self._ranks = np.zeros(self._n + 1, np.int64)  # images by how many calibration scores are at least as high
-        self._chosen: dict[Hashable, tuple[bytes, int]] = {}  # of each group, an image's place and rank
+        self._parts = detector.calibration_.parts
+        # Of each class, images by how many calibration scores are at least as high.
+        self._ranks = {name: np.zeros(len(part.scores) + 1, np.int64) for name, part in self._parts.items()}
+        self._chosen: dict[Hashable, tuple[bytes, str | None, int]] = {}  # of each group, an image's place, class, rank
         self._added = self._read = 0
 
     def add(self, prediction: Prediction) -> None:
@@ -90,9 +91,10 @@ class FolderGate:
         if prediction.p_value is None:
             return
         self._read += 1
-        rank = round(prediction.p_value * (self._n + 1)) - 1
+        name = prediction.class_name
+        rank = round(prediction.p_value * len(self._ranks[name])) - 1
         if self._groups is None:
-            self._ranks[rank] += 1
+            self._ranks[name][rank] += 1
             return
         if isinstance(self._groups, str) or callable(self._groups):
             group = group_names([prediction.name], self._groups)[0]
@@ -102,14 +104,15 @@ class FolderGate:
             raise ParameterError(f"{len(self._groups)} groups for more predictions than that: give one id for each")
         place = blake2b(prediction.name.encode(errors="surrogateescape")).digest()
         if group not in self._chosen or place < self._chosen[group][0]:
-            self._chosen[group] = place, rank
+            self._chosen[group] = place, name, rank
 
     def result(self) -> FolderTest:
         """The decision about all images so far."""
-        ranks = self._ranks.copy()
-        for _, rank in self._chosen.values():
-            ranks[rank] += 1
-        found = FolderCounts(ranks, self._alarms)
+        ranks = {name: own.copy() for name, own in self._ranks.items()}
+        for _, name, rank in self._chosen.values():
+            ranks[name][rank] += 1
+        alarms = (alarms_allowed(len(part.scores), part.rate) for part in self._parts.values())
+        found = FolderCounts(*zip(ranks.values(), alarms, strict=True))
         text = found.text(self.fail_rate)
         if self._unknown_groups:
             text += ". The detector was fitted with groups: give those of the folder too (--groups), if it has any"
@@ -121,17 +124,22 @@ class FolderGate:
 class FolderCounts:
     """How many images of a folder are above each level, and how likely that is if they are normal.
 
-    `ranks` (n + 1,) has the number of images with 0, 1, ... n calibration scores at least as high as theirs.
+    Each class has its ranks (n + 1,), the number of images with 0, 1, ... n calibration scores at least as high as
+    theirs, and its number of alarms. Classes are independent, so that the images above a level are added up.
     """
 
-    def __init__(self, ranks: NDArray[np.int64], alarms: int) -> None:
-        self.images, self.n_calibration = int(ranks.sum()), len(ranks) - 1
+    def __init__(self, *classes: tuple[NDArray[np.int64], int]) -> None:
+        ranks, alarms = zip(*classes, strict=True)
+        self.images, self.n_calibration = sum(int(own.sum()) for own in ranks), sum(len(own) - 1 for own in ranks)
         levels = {alarms: "flagged"}
         for share, name in SHARES.items():
-            levels.setdefault(max(1, round(share * len(ranks))), name)
+            levels.setdefault(tuple(max(1, round(share * len(own))) for own in ranks), name)
         self._names = list(levels.values())
-        self.counts = [int(ranks[:level].sum()) for level in levels]
-        self._tails = [tail_probabilities(self.images, level, self.n_calibration) for level in levels]
+        pairs = [list(zip(ranks, own, strict=True)) for own in levels]
+        self.counts = [sum(int(own[:level].sum()) for own, level in each) for each in pairs]
+        self._tails = [
+            add_up([tail_probabilities(int(own.sum()), level, len(own) - 1) for own, level in each]) for each in pairs
+        ]
         self._reached = [float(tail[count]) for tail, count in zip(self._tails, self.counts, strict=True)]
         self.p_value = float(self._bound(np.array([min(self._reached)]))[0])  # G(T) of the module's docstring
 
@@ -165,6 +173,16 @@ class FolderCounts:
                 f"{100 * fail_rate:.3g} %: test more images together, or let any flagged one decide (--fail-on any)"
             )
         return text
+
+
+def add_up(tails: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """(m + 1,): P(X >= x) for the sum X of independent counts with these tails."""
+    if len(tails) == 1:
+        return tails[0]
+    shares = np.ones(1)
+    for tail in tails:
+        shares = np.convolve(shares, np.maximum(tail - np.append(tail[1:], 0), 0))
+    return np.minimum(np.cumsum(shares[::-1])[::-1], 1)
 
 
 @lru_cache(maxsize=16)  # folders are often of one size

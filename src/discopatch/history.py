@@ -13,14 +13,15 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from discopatch.databases import open_database
-from discopatch.results import COMPONENT_WORDS, Prediction, as_row, column_types, from_row
+from discopatch.results import CLASS, COMPONENT_WORDS, Prediction, as_row, column_types, from_row
 from discopatch.utils import legible
 
 KEEP = 100_000  # predictions of each detector
 KEPT_ANSWERS = 10_000  # predictions of requests with idempotency keys, and keys, of each detector
 
 COMPONENTS = tuple(COMPONENT_WORDS)
-COLUMNS = column_types(COMPONENTS)  # of a prediction
+NAMES = (*COMPONENTS, CLASS)
+COLUMNS = column_types(NAMES)  # of a prediction
 SQL_TYPES = {str: "TEXT", float: "DOUBLE PRECISION", bool: "BOOLEAN"}
 TABLES = f"""
 CREATE TABLE detectors (
@@ -157,7 +158,7 @@ class History(AbstractContextManager["History"]):
             *(detector, int(bool(prediction.is_ood)), int(prediction.error is not None)),
         )
         self._added[detector] += 1
-        row = {**as_row(prediction, COMPONENTS), "source": source}
+        row = {**as_row(prediction, NAMES), "source": source}
         plain = {name: text_of(value) if isinstance(value, str) else value for name, value in row.items()}
         return self.insert("predictions", detector=detector, time=time, **plain, **more)
 

@@ -184,7 +184,7 @@ def find_drift(
     return (
         f"the normal images drift or form several groups: the last third, {order}, differs from the first "
         f"(AUROC {separation:.2f} of a detector of the first third). The false-alarm rate holds for new images of the "
-        "whole range: if images drift, fit on recent ones; if they are of several kinds, fit one detector for each kind"
+        "whole range: if images drift, fit on recent ones; if they are of several kinds, give their classes (--classes)"
     )
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, SupportsIndex, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from discopatch.calibration import Calibration, DetectionRate, Guarantee, select
+from discopatch.calibration import Calibration, DetectionRate, Guarantee, NormalClass, select
 from discopatch.errors import ImageError, ParameterError
 from discopatch.evaluation import Evaluation, evaluate
 from discopatch.explain.regions import Region, find_regions
@@ -26,6 +26,7 @@ COMPONENT_WORDS = {"acquisition": "how it was taken", "content": "what is in it"
 UNUSUAL_SHAPE = "unusual_shape"  # no normal image has such a ratio of width to height
 OUT_OF_RANGE = "out_of_range"  # more values than in normal images are clipped to black or white
 CAUTIONS = {UNUSUAL_SHAPE: "a shape that no normal image had", OUT_OF_RANGE: "more clipped values than normal images"}
+CLASS = "class"  # the column of the class that an image is assigned to
 ASPECT_MARGIN = 1.1  # by how much the ratio may exceed those of normal images
 MANY_PLACES = 0.5  # with more than this share of unusual places, no single place is named
 
@@ -57,6 +58,7 @@ class Prediction:
     error: str | None = None  # such as "truncated: JPEG cut short or damaged: copy it again"
     components: tuple[ComponentScore, ...] = ()  # of a head that has components
     caution: str | None = None  # UNUSUAL_SHAPE, OUT_OF_RANGE, or both, separated by a comma
+    class_name: str | None = None  # that it is assigned to, by a detector with classes
 
     def __post_init__(self) -> None:
         if (self.score is None) == (self.error is None):
@@ -72,10 +74,14 @@ class Prediction:
         calibration: Calibration | None,
         components: tuple[ComponentScore, ...] = (),
         caution: str | None = None,
+        number: int = 0,
     ) -> Self:
-        """The prediction of a score by the calibration; without one it has no p-value and no decision."""
-        p_value, is_ood = (None, None) if calibration is None else calibration.decide(score)
-        return cls(name, score, p_value, is_ood, components=components, caution=caution)
+        """The prediction of a score by the calibration; without one it has no p-value and no decision.
+
+        number: of its class, for a calibration with classes.
+        """
+        p_value, is_ood, class_name = (None,) * 3 if calibration is None else calibration.decide(score, number)
+        return cls(name, score, p_value, is_ood, None, components, caution, class_name)
 
     @property
     def significant(self) -> tuple[ComponentScore, ...]:
@@ -136,6 +142,7 @@ class Predictions(tuple[Prediction, ...]):
         import pandas
 
         names = next(([each.name for each in one.components] for one in self if one.components), [])
+        names += [CLASS] * any(each.class_name for each in self)
         frame = pandas.DataFrame([as_row(each, names) for each in self], columns=list(column_types(names)))
         return frame.astype({"is_ood": "boolean"})
 
@@ -181,12 +188,12 @@ class Explanation:
         named = any(each.name == "acquisition" for each in self.components)
         return (*self.components, *self.reasons[named:])
 
-    def as_dict(self, components: Sequence[str] = ()) -> dict[str, Any]:
+    def as_dict(self, names: Sequence[str] = ()) -> dict[str, Any]:
         """The row of the prediction with components, reasons, regions and the original size, ready for JSON."""
         fields = {
             name: [each._asdict() for each in getattr(self, name)] for name in ("components", "reasons", "regions")
         }
-        return {**as_row(self.prediction, components), **fields, "size": list(self.size)}
+        return {**as_row(self.prediction, names), **fields, "size": list(self.size)}
 
 
 class PredictedImage(NamedTuple):
@@ -213,12 +220,13 @@ class PredictedImage(NamedTuple):
         calibration: Calibration | None,
         components: tuple[ComponentScore, ...] = (),
         aspects: Aspects | None = None,
+        number: int = 0,
     ) -> Self:
         """The prediction of a score; a score that is not a finite number is a refusal."""
         if not isfinite(score):
             return cls.refused(Refusal.not_finite(image.name))
         caution = image_caution(image, aspects)
-        return cls(Prediction.make(image.name, score, calibration, components, caution), image, None)
+        return cls(Prediction.make(image.name, score, calibration, components, caution, number), image, None)
 
 
 class PredictedBatch(NamedTuple):
@@ -270,6 +278,17 @@ class FittedDetector(Predictor):
     @abstractmethod
     def calibration_(self) -> Calibration:
         """The scores of held-out normal images, and the false-alarm rate."""
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """What the columns of stored predictions depend on: the components, and CLASS where there are classes."""
+        return (*self.component_names, *[CLASS] * bool(self.calibration_.classes))
+
+    @property
+    def classes_(self) -> tuple[NormalClass, ...]:
+        """The classes, each with a calibration of its own; none without `classes`."""
+        found = self.settings().get("classes", ())
+        return tuple(NormalClass(**{**each, "members": tuple(each["members"])}) for each in found)
 
     @property
     @abstractmethod
@@ -350,7 +369,10 @@ class FittedDetector(Predictor):
 
     @property
     def threshold_(self) -> float:
-        """Scores above it are flagged; infinite where no p-value can be as small as the rate."""
+        """Scores above it are flagged; infinite where no p-value can be as small as the rate.
+
+        With classes it is that of all images together; each class has its own, `calibration_.classes[name].threshold`.
+        """
         return self.calibration_.threshold
 
     @property
@@ -358,7 +380,12 @@ class FittedDetector(Predictor):
         """The false-alarm rate, and the numbers of images that it rests on."""
         settings = self.settings()
         known = {name: settings.get(name) for name in ("n_groups", "confidence", "promised_rate")}
-        return Guarantee(settings["images"], len(self.calibration_.scores), self.calibration_.rate, **known)
+        classes = {}
+        for each in self.classes_:
+            own = self.calibration_.classes[each.name]
+            classes[each.name] = Guarantee(each.images, len(own.scores), own.rate)
+        calibration = self.calibration_
+        return Guarantee(settings["images"], len(calibration.scores), calibration.rate, classes=classes, **known)
 
     @property
     def detection_rates_(self) -> tuple[DetectionRate, ...]:
@@ -391,25 +418,25 @@ def check_finite(name: str, score: float) -> None:
         raise ImageError(refusal.reason, f"{name}: {refusal.error}")
 
 
-def column_types(components: Sequence[str] = ()) -> dict[str, type]:
-    """The columns of a stored prediction and their types, for a head with these components.
+def column_types(names: Sequence[str] = ()) -> dict[str, type]:
+    """The columns of a stored prediction and their types, for a detector with these `column_names`.
 
     They are the same in CSV, JSON, Parquet, SQLite and over HTTP. Every column but the name may be null.
     """
     types = {"name": str, "score": float, "p_value": float, "is_ood": bool, "error": str, "caution": str}
-    if components:
+    if components := [name for name in names if name != CLASS]:
         types |= {f"z_{name}": float for name in components} | {"significant": str}
-    return types
+    return types | {CLASS: str} if CLASS in names else types
 
 
-def as_row(prediction: Prediction, components: Sequence[str] = ()) -> dict[str, Any]:
+def as_row(prediction: Prediction, names: Sequence[str] = ()) -> dict[str, Any]:
     """The prediction as the columns of `column_types`; `significant` lists components, separated by commas."""
     row = {name: getattr(prediction, name) for name in ("name", "score", "p_value", "is_ood", "error", "caution")}
-    if components:
+    if components := [name for name in names if name != CLASS]:
         z = {each.name: each.z for each in prediction.components}
         row |= {f"z_{name}": z.get(name) for name in components}
         row["significant"] = ",".join(each.name for each in prediction.significant) if z else None
-    return row
+    return row | {CLASS: prediction.class_name} if CLASS in names else row
 
 
 def from_row(row: Mapping[str, Any]) -> Prediction:
@@ -418,9 +445,8 @@ def from_row(row: Mapping[str, Any]) -> Prediction:
     z = {name.removeprefix("z_"): value for name, value in row.items() if name.startswith("z_") and value is not None}
     components = tuple(ComponentScore(name, value, name in significant) for name, value in z.items())
     is_ood = None if row.get("is_ood") is None else bool(row["is_ood"])
-    return Prediction(
-        row["name"], row.get("score"), row.get("p_value"), is_ood, row.get("error"), components, row.get("caution")
-    )
+    numbers = row.get("score"), row.get("p_value"), is_ood
+    return Prediction(row["name"], *numbers, row.get("error"), components, row.get("caution"), row.get(CLASS))
 
 
 def explain_components(

@@ -19,6 +19,7 @@ class ImageOutput(NamedTuple):
 
     score: float
     components: tuple[ComponentScore, ...]
+    number: int = 0  # of its class
 
 
 class Scorer(Predictor):
@@ -32,7 +33,7 @@ class Scorer(Predictor):
     ) -> None:
         self.encoder, self.calibration, self.aspects = encoder, calibration, aspects
         self.head = head if encoder.device.type == "cpu" else deepcopy(head).to(encoder.device)
-        encoder.score_by(self.head.output, self.head.needs)
+        encoder.score_by(self.head.judge, self.head.needs)
 
     @property
     def component_names(self) -> tuple[str, ...]:
@@ -43,7 +44,7 @@ class Scorer(Predictor):
 
         Batching changes the last floating-point digits, and equal images would no longer have equal scores.
         """
-        if features.scores.size and self.encoder.scored_by == self.head.output:
+        if features.scores.size and self.encoder.scored_by == self.head.judge:
             scores, z = features.scores[:, 0], features.scores[:, 1:]
         elif self.encoder.device.type == "cuda":
             scores, z = self.head.outputs(features)
@@ -52,7 +53,10 @@ class Scorer(Predictor):
             scores, z = (np.concatenate(each) for each in zip(*found, strict=True))
         names, level = self.head.component_names, self.head.significance_level
         rows = zip(scores.tolist(), z.tolist(), strict=True)
-        return [ImageOutput(score, component_scores(names, row, level)) for score, row in rows]
+        last = len(names)
+        return [
+            ImageOutput(score, component_scores(names, row[:last], level), *map(int, row[last:])) for score, row in rows
+        ]
 
     def score_features(self, features: Features) -> NDArray[np.float64]:
         """The scores (images,)."""
@@ -69,5 +73,5 @@ class Scorer(Predictor):
             if isinstance(item, Refusal):
                 yield PredictedImage.refused(item)
             else:
-                image, found = item
-                yield PredictedImage.scored(image, found.score, self.calibration, found.components, self.aspects)
+                image, (score, components, number) = item
+                yield PredictedImage.scored(image, score, self.calibration, components, self.aspects, number)

@@ -5,19 +5,18 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from discopatch.accepting import MAX_ACCEPTED, with_modes
-from discopatch.calibration import Calibration, DetectionRate, check_calibration
-from discopatch.encoders import ChosenNetworks, OutsideNetwork, find_network
+from discopatch.calibration import MAX_CLASSES, Calibration, DetectionRate, NormalClass
+from discopatch.encoders import ChosenNetworks, FeatureSizes, OutsideNetwork, find_network
 from discopatch.errors import WeightsError
 from discopatch.explain.reasons import ReasonModel
 from discopatch.fitting import FitParameters, FitResult, FittedState
-from discopatch.heads import HEADS, PROBES, PlaceModel
+from discopatch.heads import HEADS, PROBES, Head, PlaceModel
 from discopatch.heads.base import read_tensors
+from discopatch.heads.basic import check_statistics
 from discopatch.heads.modes import Accepted, Mode
 from discopatch.images import RefusalReport, Transform
 from discopatch.model import Architecture, Weights, read_safetensors, write_safetensors
@@ -33,6 +32,7 @@ MAX_NETWORKS = 8  # from outside
 ACCEPTED = "accepted-"  # and its number, the prefix of tensors
 KEPT = (  # what a fit has learnt and the header has by the same name
     *("n_groups", "groups", "cautions", "refusals", "detection_rates", "aspects", "resolutions", "promised_rate"),
+    "classes",
 )
 
 
@@ -55,6 +55,7 @@ class DetectorHeader(FitParameters):
     refusals: RefusalReport
     detection_rates: tuple[DetectionRate, ...]
     aspects: tuple[Annotated[float, between(1e-6, 1e6)], Annotated[float, between(1e-6, 1e6)]] | None
+    classes: Annotated[tuple[NormalClass, ...], length(0, MAX_CLASSES)] = ()
     resolutions: tuple[ResolutionStep, ...] = ()
     promised_rate: Annotated[float, between(1e-9, 1 - 1e-9)] | None = None
     accepted: Annotated[tuple[Accepted, ...], length(0, MAX_ACCEPTED)] = ()
@@ -82,6 +83,7 @@ def describe(state: FittedState, transform: Transform) -> dict[str, Any]:
         "images": state.fitted.n_fit,
         "groups": state.fitted.groups,
         "n_groups": state.fitted.n_groups,
+        "classes": [asdict(each) for each in state.fitted.classes],
         "detection_rates": [asdict(each) for each in state.fitted.detection_rates],
         "resolutions": [asdict(each) for each in state.fitted.resolutions],
         "cautions": list(state.fitted.cautions),
@@ -103,7 +105,7 @@ def write_detector(path: Path, state: FittedState, version: str) -> None:
         "head": fitted.head.to_tensors(),
         "places": fitted.places.to_tensors(),
         "reasons": {} if fitted.reasons is None else fitted.reasons.to_tensors(),
-        "calibration": {"scores": torch.from_numpy(fitted.calibration.scores)},
+        "calibration": {"scores": torch.from_numpy(fitted.calibration.stored)},
     }
     parts |= {f"{ACCEPTED}{number}": mode.to_tensors() for number, mode in enumerate(fitted.modes)}
     tensors = {f"{part}/{name}": compact(value) for part, found in parts.items() for name, value in found.items()}
@@ -144,7 +146,8 @@ def read_detector(path: Path, places: Sequence[str | OutsideNetwork] = ()) -> Fi
         reasons = None
         if header.reasons is not None:
             reasons = ReasonModel.from_tensors(strip_prefix(tensors, "reasons"), header.reasons)
-        scores = stored_scores(strip_prefix(tensors, "calibration"), header.false_alarm_rate)
+        calibration = stored_calibration(strip_prefix(tensors, "calibration"), header)
+        check_classes(head, header.classes, sizes)
         modes = [
             Mode.from_tensors(source, strip_prefix(tensors, f"{ACCEPTED}{number}"))
             for number, source in enumerate(header.accepted)
@@ -157,7 +160,7 @@ def read_detector(path: Path, places: Sequence[str | OutsideNetwork] = ()) -> Fi
             head=head,
             places=found,
             reasons=reasons,
-            calibration=Calibration(scores, header.false_alarm_rate),
+            calibration=calibration,
             n_fit=header.images,
             **{name: getattr(header, name) for name in KEPT},
         ),
@@ -213,10 +216,19 @@ def stored_weights(header: DetectorHeader, tensors: Mapping[str, Tensor]) -> Wei
     return weights
 
 
-def stored_scores(tensors: Mapping[str, Tensor], rate: float) -> NDArray[np.float64]:
-    """The calibration scores: finite, ascending, and enough for the rate."""
+def stored_calibration(tensors: Mapping[str, Tensor], header: DetectorHeader) -> Calibration:
+    """The calibration, whose scores are finite, ascending, and enough for the rate."""
     scores = read_tensors("the calibration", tensors, {"scores": ("scores",)})["scores"]
-    if (scores[1:] < scores[:-1]).any():
-        raise WeightsError("its calibration scores are not in ascending order")
-    check_calibration(scores, rate)
-    return scores
+    promise = {"confidence": header.confidence, "promised": header.promised_rate}
+    found = Calibration.of_classes(scores, header.false_alarm_rate, header.classes, **promise)
+    found.check()
+    return found
+
+
+def check_classes(head: Head, classes: Sequence[NormalClass], sizes: FeatureSizes) -> None:
+    """Raises WeightsError unless the head assigns images to these classes."""
+    numbers = [] if head.classes is None else head.classes.numbers.tolist()
+    if set(numbers) != set(range(len(classes))):
+        raise WeightsError(f"it assigns images to classes other than its {len(classes)}")
+    if head.classes is not None:
+        check_statistics(len(head.classes.mean), sizes)

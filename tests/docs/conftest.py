@@ -1,9 +1,11 @@
 """Folders and files that the code blocks of the pages use."""
 
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 from shutil import copyfile, copytree
 
+import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -25,6 +27,9 @@ def prepared(tmp_path_factory: pytest.TempPathFactory, detector_file: Path, expo
         scene, frame = divmod(number, 2)
         save_images(root / "bursts", [NamedImage(f"part-{scene:02}_{frame:04}", image.pixels)])
         save_images(root / "days" / f"day-{scene:02}", [NamedImage(f"{frame}", image.pixels)])
+    for kind, seed, change in (("bolt", 8, 0), ("nut", 9, 255)):
+        images = one_camera(32, size=256, seed=seed)
+        save_images(root / "line" / kind, [replace(each, pixels=each.pixels ^ np.uint8(change)) for each in images])
     for kind, seed in (("good", 5), ("scratch", 6), ("stain", 7)):
         images = one_camera(3, size=256, seed=seed)
         save_images(root / "labelled" / kind, images)

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from discopatch import Monitor, Prediction
-from discopatch.calibration import Guarantee, p_values
+from discopatch.calibration import Calibration, Guarantee, p_values
 from discopatch.monitor import MonitorStatus
 from discopatch.results import ComponentScore
 
@@ -22,6 +22,10 @@ class MadeDetector:
     ) -> None:
         self.calibration_scores_ = np.sort(np.random.default_rng(seed).normal(size=calibration))
         self.component_names, self._groups = names, groups
+
+    @property
+    def calibration_(self) -> Calibration:
+        return Calibration(self.calibration_scores_, 0.1)
 
     @property
     def guarantee_(self) -> Guarantee:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from discopatch import Prediction
-from discopatch.calibration import p_values
+from discopatch.calibration import Calibration, p_values
 from discopatch.history import History
 from discopatch.images import Item, Refusal, RefusalReason, Workers
 from discopatch.monitor import Monitor
@@ -27,11 +27,12 @@ PATIENCE = 300.0  # seconds
 class ReadScores:
     """Each file holds a score, or nothing, which is refused."""
 
-    component_names = ()
+    component_names = column_names = ()
     digest_ = "0123456789abcdef"
 
     def __init__(self) -> None:
         self.calibration_scores_ = np.random.default_rng(0).normal(size=99)
+        self.calibration_ = Calibration(self.calibration_scores_, 0.01)
         self.scored: Counter[str] = Counter()
 
     def settings(self) -> dict[str, Any]:

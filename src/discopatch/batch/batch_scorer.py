@@ -123,7 +123,7 @@ class BatchScorer:
         items = [item_of(value, row) for row, value in enumerate(images)]
         with lock:
             predictions = detector.predict(items, workers=self._cores or DEFAULT_WORKERS)
-        results = to_table(predictions, detector.component_names).drop_columns("name")
+        results = to_table(predictions, detector.column_names).drop_columns("name")
         kept = [batch.column(name) for name in names if self.keep_image or name != self.image]
         columns = [*kept, *(each.combine_chunks() for each in results.columns)]
         made: Batch = type(batch).from_arrays(columns, schema=schema)
@@ -138,7 +138,7 @@ class BatchScorer:
         import pyarrow
 
         fields = [each for each in schema or () if self.keep_image or each.name != self.image]
-        results = arrow_schema(self._load()[0].component_names)
+        results = arrow_schema(self._load()[0].column_names)
         new = [each.with_name(self.prefix + each.name) for each in results if each.name != "name"]
         return pyarrow.schema([*fields, *new])
 

@@ -21,11 +21,12 @@ import numpy as np
 from discopatch.batch.kept import kept_schema, with_kept
 from discopatch.batch.output import OutputFolder, carried, carrier, part_schema, to_parquet
 from discopatch.batch.plan import NOTHING, OTHER_FOLDER, Listing, Part, from_lines, plan_parts, to_lines
+from discopatch.calibration import ROUNDING
 from discopatch.errors import ParameterError, RunError, SchemaError
 from discopatch.images import Refusal, RefusalReason, RefusalReport, list_source
 from discopatch.images.items import Reading
 from discopatch.images.stores import Stamp, parse
-from discopatch.results import CAUTIONS, FittedDetector, Prediction
+from discopatch.results import CAUTIONS, CLASS, FittedDetector, Prediction, from_row
 from discopatch.schema import Digest, Name, Positive, between, load_json, read_fields
 from discopatch.utils import resolved
 
@@ -47,7 +48,7 @@ class Manifest:
     detector: Digest
     calibration: Digest  # of the calibration scores
     false_alarm_rate: Annotated[float, between(0, 1)]
-    components: tuple[Name, ...]
+    components: tuple[Name, ...]  # `column_names` of the detector
     max_pixels: Positive
     max_bytes: Positive
     per_part: Positive = 10_000  # images, about
@@ -55,12 +56,12 @@ class Manifest:
 
     @classmethod
     def of(cls, detector: FittedDetector) -> Self:
-        scores = np.ascontiguousarray(detector.calibration_scores_, "<f8")
+        scores = np.ascontiguousarray(detector.calibration_.stored, "<f8")
         return cls(
             detector=detector.digest_,
             calibration=hashlib.sha256(scores.tobytes()).hexdigest()[:16],
             false_alarm_rate=detector.false_alarm_rate_,
-            components=tuple(detector.component_names),
+            components=detector.column_names,
             max_pixels=detector.limits.max_pixels,
             max_bytes=detector.limits.max_bytes,
         )
@@ -199,9 +200,9 @@ class ScoresFolder:
 
     def predictions(self) -> Iterator[Prediction]:
         """All predictions without components; RunError if parts are missing."""
-        for batch in self.dataset().to_batches(columns=["name", "score", "p_value", "is_ood", "error"]):
-            for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                yield Prediction(*row)
+        columns = ["name", "score", "p_value", "is_ood", "error", *[CLASS] * (CLASS in self.manifest.components)]
+        for batch in self.dataset().to_batches(columns=columns):
+            yield from map(from_row, batch.to_pylist())
 
 
 def open_scores(out: Out) -> ScoresFolder:
@@ -308,6 +309,10 @@ def rescore(scores: Out, detector: FittedDetector, out: Out) -> ScoresFolder:
     for part in old.done():
         if part not in done:
             table = read_table(old.out.place(part.file), filesystem=old.out.filesystem)
-            is_ood = pyarrow.compute.greater(table["score"], detector.threshold_)
+            levels = {name: each.rate + ROUNDING for name, each in detector.calibration_.parts.items()}
+            allowed: object = levels.get(None)
+            if allowed is None:
+                allowed = pyarrow.array([levels.get(name) for name in table[CLASS].to_pylist()], pyarrow.float64())
+            is_ood = pyarrow.compute.less_equal(table["p_value"], allowed)
             folder.write(part, table.set_column(table.column_names.index("is_ood"), "is_ood", is_ood))
     return folder

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from discopatch.images.stores import Stamp, StorePath, parse, stamp_of_info, store_errors
-from discopatch.results import Prediction, as_row, column_types
+from discopatch.results import CLASS, Prediction, as_row, column_types
 from discopatch.utils import check_output, legible, remove_leftovers, require, write_atomically
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def to_parquet(table: "pyarrow.Table") -> "pyarrow.Buffer":
         data_page_version="1.0",
         compression="zstd",
         compression_level=1,
-        use_dictionary=[name for name in ("error", "caution", "significant") if name in table.column_names],
+        use_dictionary=[name for name in ("error", "caution", "significant", CLASS) if name in table.column_names],
     )
     return sink.getvalue()
 

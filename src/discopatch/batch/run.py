@@ -244,7 +244,7 @@ def score_parts(
             begun.append((part, list_source(part.source)))
             yield begun[-1][1]
 
-    names = detector.component_names
+    names = detector.column_names
     predictions, tables = list[Prediction](), list[pyarrow.Table]()
     for batch in detector.predict_batches(sources(), workers=workers):
         predictions += [each.prediction for each in batch.images]

@@ -29,7 +29,7 @@ def explain(
     explanation = loaded.explain(image)
     save_heatmap(out, explanation.image, explanation.anomaly_map)
     if as_json:
-        print(json.dumps(explanation.as_dict(loaded.component_names)))
+        print(json.dumps(explanation.as_dict(loaded.column_names)))
         return
     prediction = explanation.prediction
     decision = decision_text(is_ood=bool(prediction.is_ood))

@@ -29,6 +29,7 @@ GROUPS = (
     "Which images belong together, such as frames of a burst: images of one folder, images whose names differ only in "
     "the trailing number, or near-copies that are found. The rate then holds for new groups."
 )
+CLASSES = "Images of each folder are of one kind, such as one product. The rate then holds for each of them."
 WEIGHTS = (
     f"{options.WEIGHTS} Or a network of transformers, KIND=FOLDER, such as dinov2=FOLDER. "
     f"Several times for several networks at once. {options.DEFAULT_WEIGHTS_TEXT}"
@@ -99,6 +100,7 @@ def fit(
     false_alarm_rate: Annotated[Any, typer.Option(parser=rate_of, metavar="FLOAT|auto", help=RATE)] = "auto",
     confidence: Annotated[float | None, typer.Option(help=CONFIDENCE)] = None,
     groups: Annotated[str | None, typer.Option(metavar="folder|name|auto", help=GROUPS)] = None,
+    classes: Annotated[str | None, typer.Option(metavar="folder", help=CLASSES)] = None,
     calibration: Annotated[str | None, typer.Option(help=CALIBRATION)] = None,
     examples: Annotated[str | None, typer.Option(help=EXAMPLES)] = None,
     head: Annotated[str | None, typer.Option(help=options.HEAD)] = None,
@@ -137,6 +139,8 @@ def fit(
     left_out = list(filter(None, left_out))
     if update is not None:
         load = {"device": device, "batch_size": batch_size, **options.limits_of(max_pixels)}
+        if classes is not None:
+            raise typer.BadParameter("--classes is for a new fit: leave out --update")
         update_detector(console, update, images, out, groups=groups, reading=reading, **load)
         return
     detector = Detector(
@@ -161,7 +165,13 @@ def fit(
     with options.progress_bar(console, first) as bar, warnings.catch_warnings():
         warnings.simplefilter("ignore", NormalImagesWarning)  # printed below
         source = options.source_of(images)
-        given = {"groups": groups, "calibration": calibration, "examples": examples, "ignore": ignore}
+        given = {
+            "groups": groups,
+            "classes": classes,
+            "calibration": calibration,
+            "examples": examples,
+            "ignore": ignore,
+        }
         parts: dict[str, Any] = {**given, "exclude": left_out}
         detector.fit(source, **parts, workers=reading, progress=bar.follow_fit)
     detector.save(out)
@@ -199,6 +209,8 @@ def print_fit(console: "Console", detector: "Detector", out: Path) -> None:
     if tried := tried_text(detector.state_.fitted.resolutions):
         options.notice(console, tried)
     options.notice(console, f"{out}: {detector.guarantee_.text}")
+    if detector.classes_:
+        print_classes(console, detector)
     if detector.detection_rates_:
         options.notice(console, "finds, of made-up changes of held-out images (95 % intervals in brackets):")
     for kind, rates in groupby(detector.detection_rates_, lambda rate: rate.kind):
@@ -206,3 +218,16 @@ def print_fit(console: "Console", detector: "Detector", out: Path) -> None:
     is_auto = detector.false_alarm_rate == "auto" and detector.confidence is None
     if is_auto and (text := detector.guarantee_.next_rate_text(min_fit=MIN_FIT_IMAGES)):
         options.notice(console, text)
+
+
+def print_classes(console: "Console", detector: "Detector") -> None:
+    """Prints how many images each class has, and the largest expected share of flagged ones."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from discopatch.utils import escaped
+
+    table = Table("class", "fitted", "calibrating", "flagged at most", box=None)
+    for name, each in detector.guarantee_.classes.items():
+        table.add_row(Text(escaped(name)), str(each.n_fit), str(each.n_calibration), f"{each.bound:.1%}")
+    console.print(table)

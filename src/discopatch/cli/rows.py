@@ -19,13 +19,16 @@ def decision_text(*, is_ood: bool) -> str:
 
 
 def text_lines(rows: Iterable[Row]) -> Iterator[str]:
-    """One line an image: its escaped name, score, p-value and decision, or `refused` and the reason."""
+    """One line an image: its escaped name, score, p-value, decision and class, or `refused` and the reason."""
+    from discopatch.results import CLASS
+
     for row in rows:
         if row["error"] is not None:
             fields = [row["name"], "refused", row["error"]]
         else:
             decision = decision_text(is_ood=row["is_ood"])
-            fields = [row["name"], f"{row['score']:.6f}", f"p={row['p_value']:.4f}", decision]
+            of = [row[CLASS]] if CLASS in row else []
+            fields = [row["name"], f"{row['score']:.6f}", f"p={row['p_value']:.4f}", decision, *of]
         yield "\t".join(map(escaped, fields))
 
 

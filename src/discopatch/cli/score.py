@@ -135,7 +135,7 @@ def score(
         check_output(written)
     refusals, flagged, cautions = RefusalReport(), 0, Counter[str]()
     fitted = options.load(detector, **load)
-    names = fitted.component_names
+    names = fitted.column_names
     folder = FolderGate(fitted, fail_rate=fail_rate, groups=groups or "fitted")
     listed = list_source(options.source_of(images), member=member)
     predicted = count_refusals(fitted.predict_images(listed, workers=reading), refusals, listed.reading)
@@ -173,7 +173,8 @@ def score(
     if not refusals.accepted and (fail_on is None or allow_refused) and not listed.reading.damaged:
         raise refusals.nothing_left()
     if fdr is not None:
-        options.notice(console, selection_text(refusals.accepted, len(fitted.calibration_scores_), fdr))
+        most = max(len(part.scores) for part in fitted.calibration_.parts.values())
+        options.notice(console, selection_text(refusals.accepted, most, fdr))
     if refusals:
         options.notice(console, refusals.summary(), "yellow")
     notice_cautions(console, cautions)

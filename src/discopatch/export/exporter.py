@@ -122,7 +122,7 @@ def write_runtime(detector: "Detector", graph: DetectorGraph, folder: Path, *, f
         graph=format,  # type: ignore[arg-type]  # one of GRAPH_FILES
         int8=int8,
         settings=detector.settings(),
-        calibration_scores=tuple(detector.calibration_scores_.tolist()),
+        calibration_scores=tuple(detector.calibration_.stored.tolist()),
         components=detector.component_names,
         significance_level=detector.head_.significance_level if detector.component_names else 0.0,
         place_level=detector.places_.level.item(),
@@ -134,8 +134,15 @@ def write_runtime(detector: "Detector", graph: DetectorGraph, folder: Path, *, f
 
 def calibrated(runtime: Runtime, images: object, *, workers: Workers) -> Runtime:
     """The runtime with its own scores of these normal images as calibration."""
-    scores = np.sort(runtime.score(images, workers=workers))
-    scores = scores[~np.isnan(scores)]  # images that could not be read
-    check_calibration(scores, runtime.false_alarm_rate_)
-    metadata = replace(runtime.metadata, calibration_scores=tuple(scores.tolist()), calibrated_by="export")
+    found: dict[str | None, list[float]] = {name: [] for name in runtime.calibration_.parts}
+    for each in runtime.predict_iter(images, workers=workers):
+        if each.score is not None:  # other images could not be read
+            found[each.class_name].append(each.score)
+    for name, part in runtime.calibration_.parts.items():
+        check_calibration(np.array(found[name]), part.rate, name)
+    scores = tuple(score for own in found.values() for score in sorted(own))
+    settings = runtime.metadata.settings
+    classes = [{**each, "calibrating": len(found[each["name"]])} for each in settings["classes"]]
+    settings = {**settings, "classes": classes}
+    metadata = replace(runtime.metadata, settings=settings, calibration_scores=scores, calibrated_by="export")
     return Runtime(metadata, runtime._engine, runtime.limits)

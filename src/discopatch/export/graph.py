@@ -13,7 +13,7 @@ import torch.fx.config
 from torch import Tensor, nn
 
 from discopatch.encoders import DiscriminatorEncoder
-from discopatch.export.metadata import COMPONENTS, PLACE_MAP, SCORE
+from discopatch.export.metadata import COMPONENTS, NUMBER, PLACE_MAP, SCORE
 from discopatch.heads.base import Fitted
 from discopatch.heads.gaussian import ShrunkGaussian
 from discopatch.heads.memory import Neighbours
@@ -58,12 +58,14 @@ class DetectorGraph(nn.Module):
     def forward(self, pixels: Tensor) -> dict[str, Tensor]:
         """(B, H, W, 3) in uint8 to score (B,) in float64 and place_map (B, rows, columns) in float32.
 
-        With a head of components also components (B, n) in float64.
+        With a head of components also components (B, n) in float64, with classes their numbers (B,) in float64.
         """
         features = self.image(pixels)
         score, components = self.head.output(**{kind: features[kind] for kind in self.head.needs})
         places = features["places"] if self.dense is self.image else self.dense(pixels)["places"]
         found = {SCORE: score, PLACE_MAP: places}
+        if self.head.classes is not None:
+            found[NUMBER] = self.head.classes(features["statistics"])
         return {**found, COMPONENTS: components} if components.shape[1] else found
 
 

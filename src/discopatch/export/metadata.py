@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 import msgspec
 import numpy as np
 
-from discopatch.calibration import Calibration, DetectionRate, check_calibration
+from discopatch.calibration import MAX_CLASSES, Calibration, DetectionRate, NormalClass
 from discopatch.errors import DiscopatchError, ExportError, SchemaError
 from discopatch.images import Transform
 from discopatch.results import COMPONENT_WORDS
@@ -31,7 +31,7 @@ DECODERS = ("pillow", "scaled")  # image decoders that do not need a GPU
 REMEDY = "copy the folder again, or export again"
 
 PIXELS = "pixels"  # the input of a graph
-SCORE, COMPONENTS, PLACE_MAP = "score", "components", "place_map"  # outputs
+SCORE, COMPONENTS, PLACE_MAP, NUMBER = "score", "components", "place_map", "class_number"  # outputs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +43,9 @@ class StoredSettings:
     false_alarm_rate: Annotated[float, between(1e-9, 1 - 1e-9)]
     images: Positive
     n_groups: Positive | None = None
+    classes: Annotated[tuple[NormalClass, ...], length(0, MAX_CLASSES)] = ()
+    confidence: float | None = None
+    promised_rate: float | None = None
     detection_rates: tuple[DetectionRate, ...] = ()
     aspects: tuple[float, float] | None = None  # ratios of width to height of normal images
 
@@ -72,7 +75,9 @@ class Metadata:
 
     @property
     def calibration(self) -> Calibration:
-        return Calibration(np.array(self.calibration_scores, np.float64), self.fitted.false_alarm_rate)
+        fitted, scores = self.fitted, np.array(self.calibration_scores, np.float64)
+        promise = {"confidence": fitted.confidence, "promised": fitted.promised_rate}
+        return Calibration.of_classes(scores, fitted.false_alarm_rate, fitted.classes, **promise)
 
     def write(self, folder: Path) -> None:
         content = {"format": FORMAT, "kind": KIND, **asdict(self)}
@@ -102,10 +107,8 @@ class Metadata:
 
     def check(self) -> None:
         """Raises an error where fields do not fit together."""
-        fitted, scores = self.fitted, self.calibration.scores
-        if (scores[1:] < scores[:-1]).any():
-            raise SchemaError("calibration_scores are not in ascending order")
-        check_calibration(scores, fitted.false_alarm_rate)
+        fitted = self.fitted
+        self.calibration.check()
         if set(self.components) - COMPONENT_WORDS.keys() or len(set(self.components)) < len(self.components):
             raise SchemaError(f"components are {self.components}: expected some of {', '.join(COMPONENT_WORDS)}")
         if fitted.transform.decoder not in DECODERS:

@@ -17,6 +17,7 @@ from discopatch.explain.anomaly_map import enlarge
 from discopatch.export.metadata import (
     COMPONENTS,
     GRAPH_FILES,
+    NUMBER,
     PIXELS,
     PLACE_MAP,
     REMEDY,
@@ -50,7 +51,7 @@ from discopatch.results import (
 )
 from discopatch.utils import file_contains, require, threads_setting
 
-NDIM = {SCORE: 1, COMPONENTS: 2, PLACE_MAP: 3}  # axes of each output, with that of images
+NDIM = {SCORE: 1, COMPONENTS: 2, PLACE_MAP: 3, NUMBER: 1}  # axes of each output, with that of images
 EXTERNAL_DATA = b"location"  # the key by which an ONNX graph names another file
 
 Outputs = dict[str, NDArray[np.floating]]  # by name; the first axis counts images
@@ -177,7 +178,8 @@ class Runtime(FittedDetector):
         check_finite(item.name, score)
         check_finite(item.name, float(output[PLACE_MAP].sum()))
         caution = image_caution(item, self._aspects)
-        prediction = Prediction.make(item.name, score, self._calibration, self._components(output), caution)
+        found = self._components(output), caution, self._number(output)
+        prediction = Prediction.make(item.name, score, self._calibration, *found)
         anomaly_map = enlarge(output[PLACE_MAP], self.metadata.place_level, item.pixels.shape[:2])
         components = explain_components(prediction, (), anomaly_map)
         return Explanation(prediction, item.pixels, anomaly_map, (), components, item.size)
@@ -187,17 +189,22 @@ class Runtime(FittedDetector):
             return PredictedImage.refused(item)
         output = self._run(item.pixels)
         components = self._components(output)
-        return PredictedImage.scored(item, float(output[SCORE]), self._calibration, components, self._aspects)
+        found = item, float(output[SCORE]), self._calibration, components, self._aspects
+        return PredictedImage.scored(*found, self._number(output))
 
     def _components(self, output: Outputs) -> tuple[ComponentScore, ...]:
         z = output[COMPONENTS].tolist() if self.component_names else []
         return component_scores(self.component_names, z, self.metadata.significance_level)
 
+    def _number(self, output: Outputs) -> int:
+        return int(output[NUMBER]) if self._calibration.classes else 0
+
     def _run(self, pixels: Pixels) -> Outputs:
         """The outputs for one image (H, W, 3), or ExportError where they do not fit the metadata."""
         with engine_errors():
             output = self._engine(pixels[None])
-        names = {SCORE, PLACE_MAP, *((COMPONENTS,) if self.component_names else ())}
+        names = {SCORE, PLACE_MAP, *[COMPONENTS] * bool(self.component_names)}
+        names |= {NUMBER} if self._calibration.classes else set()
         sound = output.keys() == names and all(
             len(values) == 1 and values.ndim == NDIM[name] and values.size for name, values in output.items()
         )

@@ -115,6 +115,22 @@ class Fitted(nn.Module):
         return found
 
 
+class Nearest(Fitted):
+    """The class of an image: that of the nearest of several means of statistics, where all have one covariance."""
+
+    shapes: ClassVar[Shapes] = {
+        "mean": ("statistics",),  # of all images
+        "weights": ("means", "statistics"),
+        "offsets": ("means",),
+        "numbers": ("means",),  # of the classes; several means may be of one
+    }
+
+    def forward(self, statistics: Tensor) -> Tensor:
+        """(B, statistics) to the numbers of classes (B,), in float64."""
+        nearest = ((statistics.double() - self.mean) @ self.weights.T + self.offsets).argmax(1)
+        return self.numbers[nearest]
+
+
 class Head(Fitted, ABC):
     """A module that scores features; scoring, the GPU and exported graphs share `forward`.
 
@@ -124,6 +140,15 @@ class Head(Fitted, ABC):
     needs: tuple[Kind, ...] = BASIC_KINDS  # the kinds of features that `forward` takes, by these names
     component_names: tuple[str, ...] = ()
     significance_level: float = np.inf  # the z-score above which a component is significant
+    classes: Nearest | None  # of a detector with classes
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.classes = None
+
+    def prepare(self, tensors: Collection[str]) -> None:
+        if any(name.startswith("classes.") for name in tensors):
+            self.classes = Nearest()
 
     @abstractmethod
     def fit(self, features: Features, shifts: ProbeShifts = NO_SHIFTS, *, groups: GroupNumbers = None) -> Self:
@@ -141,6 +166,14 @@ class Head(Fitted, ABC):
         score = self(logits, statistics)
         return HeadOutput(score, score[:, None][:, :0])  # its length stays unknown in an exported graph
 
+    def judge(self, **features: Tensor) -> HeadOutput[Tensor]:
+        """The output; with classes, the number of the class is one more column behind the components."""
+        found = self.output(**features)
+        if self.classes is None:
+            return found
+        number = self.classes(features["statistics"])[:, None]
+        return HeadOutput(found.score, torch.cat((found.components, number), 1))
+
     def likeness(self, features: Features) -> float | None:
         """How like examples of defects an image is, as a z-score; None without examples."""
         return None
@@ -151,10 +184,10 @@ class Head(Fitted, ABC):
 
     @torch.inference_mode()
     def outputs(self, features: Features) -> HeadOutput[Array]:
-        """The whole output as arrays."""
+        """The whole output as arrays, of `judge`."""
         if any(value is None for module in self.modules() for value in module._buffers.values()):
             raise NotFittedError("this head has not been fitted: call fit with features of normal images first")
-        score, components = self.output(**self.tensors(features))
+        score, components = self.judge(**self.tensors(features))
         return HeadOutput(score.cpu().numpy(), components.cpu().numpy())
 
     def tensors(self, features: Features) -> dict[str, Tensor]:

@@ -109,6 +109,7 @@ class ComponentsHead(Head):
         self.neighbours = Neighbours()
 
     def prepare(self, tensors: Collection[str]) -> None:
+        super().prepare(tensors)
         if any(name.startswith("examples.") for name in tensors):
             self.examples = Examples()
 

@@ -6,6 +6,8 @@ their priors it is the posterior of the first changed image, if all images are e
 first of the stream, which has the weight that it has in `evidence.py`.
 """
 
+from collections.abc import Sequence
+
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
@@ -26,12 +28,21 @@ class ChangePoint(msgspec.Struct, frozen=True):
     latest: int
 
 
-def row_type(components: int) -> np.dtype[np.void]:
-    """The fields of a recent image, for a detector with so many components."""
-    return np.dtype([("number", "<i8"), ("band", "u1"), ("record", "?"), ("z_scores", "<f4", (components,))])
+def row_type(components: int, classes: int = 1) -> np.dtype[np.void]:
+    """The fields of a recent image, for a detector with so many components and classes."""
+    fields = [("number", "<i8"), ("band", "u1"), ("record", "?"), ("z_scores", "<f4", (components,))]
+    return np.dtype([*fields, *[("class", "<u2")] * (classes > 1)])
 
 
-def change_interval(rows: NDArray[np.void], evidence: Evidence) -> tuple[int, int, int]:
+def rows_of_classes(rows: NDArray[np.void]) -> NDArray[np.bool_]:
+    """(classes, images): which images are of each class."""
+    if "class" not in (rows.dtype.names or ()):
+        return np.ones((1, len(rows)), bool)
+    found: NDArray[np.bool_] = rows["class"] == np.arange(rows["class"].max(initial=0) + 1)[:, None]
+    return found
+
+
+def change_interval(rows: NDArray[np.void], evidence: Sequence[Evidence]) -> tuple[int, int, int]:
     """The places among the recent images of the likeliest first changed one, and of both ends of its interval."""
     posterior = np.exp(log_posterior(rows, evidence))
     posterior /= posterior.sum()
@@ -41,16 +52,18 @@ def change_interval(rows: NDArray[np.void], evidence: Evidence) -> tuple[int, in
     return int(likeliest[0]), int(inside.min()), int(inside.max())
 
 
-def log_posterior(rows: NDArray[np.void], evidence: Evidence) -> Floats:
-    """(images,), up to a constant: of each recent image being the first that is changed."""
-    alternatives, bands, records = evidence.alternatives, rows["band"].astype(np.int64), rows["record"]
-    seen = np.eye(len(alternatives.sizes))[bands]
-    urn = evidence.urn[0] - sums_to_last(seen)  # (images, K) before each image
-    first = alternatives.log_bets(urn[:1], bands[:1], records[:1], None)
-    others = alternatives.log_bets(urn[1:], bands[1:], records[1:], bands[:-1])
-    likelihood = sums_to_last(np.concatenate([first, others]))
-    found = log_sum_exp(likelihood + alternatives.log_priors)
-    if evidence.images == len(rows):
+def log_posterior(rows: NDArray[np.void], evidence: Sequence[Evidence]) -> Floats:
+    """(images,), up to a constant: of each recent image being the first that is changed; evidence of each class."""
+    log_priors = evidence[0].alternatives.log_priors
+    bets = np.empty((len(rows), len(log_priors)))
+    for each, own in zip(evidence, rows_of_classes(rows), strict=False):
+        alternatives, bands, records = each.alternatives, rows["band"][own].astype(np.int64), rows["record"][own]
+        urn = each.urn[0] - sums_to_last(np.eye(len(alternatives.sizes))[bands])  # (images, K) before each image
+        first = alternatives.log_bets(urn[:1], bands[:1], records[:1], None)
+        others = alternatives.log_bets(urn[1:], bands[1:], records[1:], bands[:-1])
+        bets[own] = np.concatenate([first, others])
+    found = log_sum_exp(sums_to_last(bets) + log_priors)
+    if max(each.images for each in evidence) == len(rows):
         found[0] += np.log1p(AT_ONCE * len(rows))
     return np.asarray(found - found.max())
 

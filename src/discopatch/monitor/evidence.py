@@ -20,6 +20,9 @@ factors from image tau on is a martingale that begins with 1, and so is a mixtur
     evidence = sum over m of prior_m * (sum over tau <= t of w_tau * factors of m from tau to t
                                         + sum over tau > t of w_tau)
 
+With classes, each has an urn of its own. Given which class the next image is of, the bet on its place among those of
+its class has mean 1, so that the product over images of all classes is a martingale too, for any sequence of classes.
+
 It is never negative and has mean 1 at all times, so that P(it ever reaches 1 / rate) <= rate by Ville's inequality:
 over calibration sets and streams together, for streams of any length. `tests/monitor/test_evidence.py` adds up all
 streams of a few images and finds the mean 1.

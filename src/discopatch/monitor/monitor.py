@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from discopatch.errors import ParameterError, WeightsError
 from discopatch.groups import group_names
-from discopatch.monitor.change import KEPT, ChangePoint, change_interval, moved_component, row_type
+from discopatch.monitor.change import KEPT, ChangePoint, change_interval, moved_component, row_type, rows_of_classes
 from discopatch.monitor.evidence import CALIBRATION, DIRECTIONS, STREAM, Direction, Evidence, Ranking, tie_breaker
 from discopatch.results import COMPONENT_WORDS, FittedDetector, Prediction
 from discopatch.schema import Count, LongDigest, between
@@ -125,6 +125,8 @@ class Monitor:
     While images and calibration images are exchangeable, the chance of an alarm, ever, is at most `false_alarm_rate`:
     `evidence.py` has the proof, docs/serving.md the measurements.
 
+    With classes, images of each are compared with its calibration images, so that any mix of classes is normal.
+
     The first of consecutive images of one group counts: images of one folder, or images whose names differ in their
     trailing number, as the detector was fitted.
 
@@ -146,12 +148,16 @@ class Monitor:
         self._longest_run = inf if fitted is None else LONG_RUN * fitted.n_fit / fitted_groups
         self._calibration = np.asarray(detector.calibration_scores_, np.float64)
         self._names = detector.component_names
-        self._ties = np.array([[tie_breaker(CALIBRATION, each) for each in range(len(self._calibration))]])
-        content = json.dumps([*self._names]).encode() + b"\0" + self._calibration.astype("<f8").tobytes()
+        self._parts = detector.calibration_.parts
+        ties = [tie_breaker(CALIBRATION, each) for each in range(len(self._calibration))]
+        self._ties = np.split(np.array(ties), np.cumsum([len(part.scores) for part in self._parts.values()])[:-1])
+        stored = detector.calibration_.stored.astype("<f8").tobytes()
+        content = json.dumps([*self._names]).encode() + b"\0" + stored
         digest = hashlib.sha256(content).hexdigest()
         self.false_alarm_rate = float(false_alarm_rate)
         self._state = MonitorState(detector=digest, false_alarm_rate=self.false_alarm_rate)
-        self._row_type = row_type(len(self._names))
+        self._row_type = row_type(len(self._names), len(self._parts))
+        self._numbers = {name: (number,) * (len(self._parts) > 1) for number, name in enumerate(self._parts)}
         self.restart()
 
     def restart(self) -> None:
@@ -159,8 +165,13 @@ class Monitor:
 
         The rate holds for each stream by itself; the chance of a false alarm in any of k streams is at most k times it.
         """
-        self._evidence = Evidence(len(self._calibration))
-        self._ranking = Ranking(self._calibration[None], self._ties, self._evidence.alternatives.highest)
+        self._by_class = {name: Evidence(len(part.scores)) for name, part in self._parts.items()}
+        self._evidence = next(iter(self._by_class.values()))  # of the class of the last image, with the sums of all
+        pairs = zip(self._by_class.items(), self._ties, strict=True)
+        self._rankings = {
+            name: Ranking(self._parts[name].scores[None], ties[None], own.alternatives.highest)
+            for (name, own), ties in pairs
+        }
         self._recent = bytearray()  # rows of the last images that count
         detector, rate, ranked = self._state.detector, self.false_alarm_rate, self._state.ranked
         self._state = MonitorState(detector=detector, false_alarm_rate=rate, ranked=ranked)
@@ -175,7 +186,10 @@ class Monitor:
             raise ParameterError(f"{type(prediction).__name__} is no Prediction: give those of a fitted detector")
         score, p_value = prediction.score, prediction.p_value
         are_numbers = all(isinstance(each, int | float | np.floating) for each in (score, p_value))
-        if score is not None and not (are_numbers and isfinite(score) and p_value is not None and 0 < p_value <= 1):
+        if score is not None and not (
+            (are_numbers and isfinite(score) and p_value is not None and 0 < p_value <= 1)
+            and prediction.class_name in self._parts
+        ):
             raise ParameterError(
                 f"{prediction.name}: score {score!r}, p-value {p_value!r}: give predictions of a fitted detector"
             )
@@ -199,15 +213,18 @@ class Monitor:
         return begins
 
     def _count(self, prediction: Prediction, score: float, p_value: float) -> None:
-        state = self._state
-        below, record = self._ranking.add(np.array([score]), np.array([tie_breaker(STREAM, state.ranked)]))
-        band = self._evidence.alternatives.band_of_gap[below]
-        self._evidence.update(band, record)
+        state, name = self._state, prediction.class_name
+        own, before = self._by_class[name], self._evidence
+        below, record = self._rankings[name].add(np.array([score]), np.array([tie_breaker(STREAM, state.ranked)]))
+        band = own.alternatives.band_of_gap[below]
+        own.log_sums, own.images, self._evidence = before.log_sums, before.images, own
+        own.update(band, record)
         state.ranked += 1
         state.counted, state.uncounted = state.counted + 1, 0
         z = {each.name: each.z for each in prediction.components}
         z_scores = tuple(z.get(name, np.nan) for name in self._names)
-        self._recent += np.array((state.number, band[0], record[0], z_scores), self._row_type).tobytes()
+        row = state.number, band[0], record[0], z_scores, *self._numbers[name]
+        self._recent += np.array(row, self._row_type).tobytes()
         del self._recent[: -KEPT * self._row_type.itemsize]
         name = escaped(prediction.name)[-LONGEST_NAME:]
         self._keep_example(ExampleImage(name, state.number, float(score), float(p_value)))
@@ -223,7 +240,7 @@ class Monitor:
             by_direction = self._evidence.log_by_direction[0] - np.log([1, 1, MORE_THAN_SHIFTED])
             self._state.direction = DIRECTIONS[int(by_direction.argmax())]
         rows = self._rows()
-        places = change_interval(rows, self._evidence)
+        places = change_interval(rows, list(self._by_class.values()))
         self._state.since = ChangePoint(*rows["number"][list(places)].tolist())
         moved = moved_component(rows["z_scores"], places[0])
         self._state.component = None if moved is None else self._names[moved]
@@ -303,8 +320,9 @@ class Monitor:
         except (ValueError, KeyError) as error:  # of msgspec, and of arrays with another size
             raise WeightsError(f"{where} is no state of a monitor ({error}): {NEW_STREAM}") from error
         monitor._state, monitor._evidence.images = state, state.counted
-        if state.counted:
-            monitor._evidence.last = monitor._rows()["band"][-1:].astype(np.int64)
+        rows = monitor._rows()
+        for own, evidence in zip(rows_of_classes(rows), monitor._by_class.values(), strict=False):
+            evidence.last = rows["band"][own][-1:].astype(np.int64) if own.any() else None
         monitor.status = monitor._status()
         return monitor
 
@@ -312,5 +330,9 @@ class Monitor:
         return np.frombuffer(bytes(self._recent), self._row_type)
 
     def _arrays(self) -> dict[str, Any]:
-        urn, log_sums = self._evidence.urn, self._evidence.log_sums
-        return {"urn": urn, "log_sums": log_sums, "highest": self._ranking.highest, "ties": self._ranking.highest_ties}
+        found = {"log_sums": self._evidence.log_sums}
+        for number, (name, ranking) in enumerate(self._rankings.items()):
+            of = f" {number}" * (number > 0)
+            found |= {f"urn{of}": self._by_class[name].urn}
+            found |= {f"highest{of}": ranking.highest, f"ties{of}": ranking.highest_ties}
+        return found

@@ -94,7 +94,7 @@ async def score(
     """
     items = await read_items(request, service.settings, image)
     found = await service.predictions(request, loaded, items, count=count, key=idempotency_key)
-    rows = [as_row(each, loaded.detector.component_names) for each in found]
+    rows = [as_row(each, loaded.detector.column_names) for each in found]
     return {"detector": loaded.name, "predictions": rows, "monitor": loaded.stream.monitor.status.as_dict()}
 
 
@@ -130,7 +130,7 @@ async def explain(
     image_url, heatmap_url = await asyncio.to_thread(lambda: [data_url(each) for each in pictures])
     return {
         "detector": loaded.name,
-        **await asyncio.to_thread(found.as_dict, loaded.detector.component_names),
+        **await asyncio.to_thread(found.as_dict, loaded.detector.column_names),
         "image": image_url,
         "heatmap": heatmap_url,
         "anomaly_map": {"shape": values.shape, "datatype": "FP32", "data": base64.b64encode(values.tobytes()).decode()},
@@ -159,7 +159,7 @@ async def accept(request: Request, loaded: Chosen, service: Running, image: Imag
     items = service.bounded(await read_items(request, service.settings, image))
     changed = await service.change(loaded, lambda detector: detector.accept(items))
     found = await service.results(request, changed, items)
-    rows = [as_row(each.prediction, changed.detector.component_names) for each, _ in found]
+    rows = [as_row(each.prediction, changed.detector.column_names) for each, _ in found]
     return {"detector": changed.name, "predictions": rows, "accepted": changed.detector.settings()["accepted"]}
 
 
@@ -342,7 +342,7 @@ def entry_of(loaded: Loaded, entry: history.Entry) -> dict[str, Any]:
     return {
         "id": entry.id,
         "time": time_text(entry.time),
-        **as_row(entry.prediction, loaded.detector.component_names),
+        **as_row(entry.prediction, loaded.detector.column_names),
         "thumbnail": f"/v1/detectors/{loaded.name}/recent/{entry.id}/thumbnail" if entry.has_thumbnail else None,
         "evidence": entry.evidence,
     }

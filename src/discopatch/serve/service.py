@@ -342,7 +342,7 @@ class Service:
                 return found
             write = Write(loaded.images(counted), key)
             if key is not None:
-                rows = [as_row(each, loaded.detector.component_names) for each in found]
+                rows = [as_row(each, loaded.detector.column_names) for each in found]
                 write.answer = Answer(digest, json.dumps(rows))
             for predicted, _ in counted:
                 self.metrics.count(loaded.name, predicted)

@@ -185,7 +185,7 @@ class Watcher:
             "time": utc(outcome.time),
             "detector": self._name,
             "source": legible(self._source.name),
-            "image": legible_row(outcome.prediction, self._detector.component_names),
+            "image": legible_row(outcome.prediction, self._detector.column_names),
             **({} if outcome.frames is None else {"frames": legible(str(outcome.frames))}),
             **more,
         }
