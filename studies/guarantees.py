@@ -390,7 +390,7 @@ def save_classes(tables: Mapping[str, list[dict[str, Row]]], weights: str, out: 
     """The means of all draws with their standard errors."""
     results = {
         name: {
-            kind: {each: summary([{each: row[kind][each]} for row in rows], each) for each in rows[0][kind]}
+            kind: {each: summary([{"share": row[kind][each]} for row in rows]) for each in rows[0][kind]}
             for kind in rows[0]
         }
         for name, rows in tables.items()

@@ -86,7 +86,7 @@ def test_known_embeddings_of_the_images_are_not_computed_again() -> None:
 
     def colours(pixels: Pixels) -> NDArray[np.float32]:
         seen.append(len(pixels))
-        return pixels.mean((1, 2), dtype=np.float32)
+        return np.asarray(pixels.mean((1, 2)), np.float32)
 
     pixels, tensors = images(20, seed=0), []
     for known in (None, colours(pixels)):

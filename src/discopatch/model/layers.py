@@ -286,7 +286,7 @@ class ScoringConv2d(nn.Module):
         if not (x.is_cpu and x.dtype == self.weight.dtype == torch.float32 and torch.backends.mkldnn.is_available()):
             y = F.conv2d(x, self.weight, self.bias, self.stride, self.padding, groups=self.groups)
             return relu6(y) if self.activate else y
-        options = self.padding, self.stride, (1, 1), self.groups
+        options: Any = self.padding, self.stride, (1, 1), self.groups
         if not PACKS:
             y = torch.mkldnn_convolution(x, self.weight, self.bias, *options)
             return relu6(y) if self.activate else y
