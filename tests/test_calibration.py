@@ -117,7 +117,7 @@ def test_the_images_held_out_meet_the_rate_as_nearly_as_whole_numbers_can(images
 
 def numbers_of(error: BaseException) -> list[float]:
     """The numbers that a message names, in order."""
-    return [float(each) for each in re.findall(r"\d+(?:\.\d+)?", str(error))]
+    return [float(each.replace(",", "")) for each in re.findall(r"\d+(?:,\d{3})*(?:\.\d+)?", str(error))]
 
 
 def test_too_few_images_for_a_rate_are_counted_and_another_rate_is_named() -> None:
