@@ -19,10 +19,11 @@ Of exact copies the first is kept. No image is in two parts.
 
 import json
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from hashlib import sha256
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,7 +33,7 @@ from safetensors.torch import save_file
 from discopatch.bench.networks.fetch import backbone_path, load_backbone
 from discopatch.bench.suites import labelled_cells, solar_folder
 from discopatch.corruptions import CORRUPTIONS, corrupt
-from discopatch.images import NamedImage, Pixels, Transform, read_images
+from discopatch.images import NamedImage, Pixels, Transform, list_source, read_images
 from discopatch.utils import file_digest
 
 SEED = 0
@@ -41,19 +42,18 @@ FITTED, HELD_OUT, TESTED = 81, 39, 100  # 39 is what our detector holds out of 1
 CORRUPTED = {"photos": (81, 39, 60, 20), "x-rays": (41, 19, 40, 20)}  # to fit, held out, to test, and to corrupt
 
 
-def distinct(images: Iterable[object], seen: set[bytes]) -> list[NamedImage]:
-    """The images that are not exact copies of one before."""
-    found = []
-    for image in images:
+def draw(source: object, count: int, seen: set[bytes], **options: Any) -> list[NamedImage]:
+    """Random images that are not exact copies of one before; fewer where there are no more."""
+    items, found = [*list_source(source).items()], list[NamedImage]()
+    order = np.random.default_rng(SEED).permutation(len(items))
+    for image in read_images([items[number] for number in order], **options):
         assert isinstance(image, NamedImage), image
         if (digest := sha256(image.pixels.tobytes()).digest()) not in seen:
             seen.add(digest)
             found.append(image)
+        if len(found) == count:
+            break
     return found
-
-
-def shuffled(images: list[NamedImage]) -> list[NamedImage]:
-    return [images[number] for number in np.random.default_rng(SEED).permutation(len(images))]
 
 
 def listed(root: Path, name: str) -> tuple[list[Path], list[Path]]:
@@ -81,14 +81,14 @@ def named(images: list[NamedImage]) -> list[tuple[str, Pixels]]:
 
 def write_normal(folder: Path, images: list[NamedImage], counts: Iterable[int]) -> None:
     ends = np.cumsum([0, *counts])
-    for part, start, end in zip(("fit", "held_out", "normal"), ends, ends[1:], strict=True):
+    for part, (start, end) in zip(("fit", "held_out", "normal"), pairwise(ends), strict=True):
         write(folder / part, named(images[start:end]))
 
 
-def defect_suite(folder: Path, normal: Iterable[object], defects: Iterable[object], masks: Path | None) -> None:
-    seen = set[bytes]()
-    write_normal(folder, shuffled(distinct(normal, seen)), (FITTED, HELD_OUT, TESTED))
-    chosen = shuffled(distinct(defects, seen))[:TESTED]
+def defect_suite(folder: Path, normal: Sequence[Path], defects: Sequence[Path], masks: bool) -> None:
+    seen, counts = set[bytes](), (FITTED, HELD_OUT, TESTED)
+    write_normal(folder, draw(normal, sum(counts), seen), counts)
+    chosen = draw(defects, TESTED, seen)
     write(folder / "defects", named(chosen))
     for (name, _), each in zip(named(chosen), chosen, strict=True) if masks else ():
         mask = np.asarray(Image.open(Path(each.name).with_suffix(".png")).convert("L")) > 127
@@ -99,7 +99,7 @@ def defect_suite(folder: Path, normal: Iterable[object], defects: Iterable[objec
 def corrupted_suite(folder: Path, shard: Path) -> None:
     """Squares of 256 pixels, so that corrupted and other images are alike in everything else."""
     *counts, corrupted = CORRUPTED[folder.name]
-    images = shuffled(distinct(read_images(str(shard), transform=Transform(size=256)), set()))
+    images = draw(str(shard), sum(counts), set(), transform=Transform(size=256))
     write_normal(folder, images, counts)
     tested = named(images[sum(counts[:2]) :][:corrupted])
     for kind, severity in product(CORRUPTIONS, SEVERITIES):
@@ -157,8 +157,7 @@ def main() -> None:
             if name != "solar" and not root.exists():
                 continue
             files = [[each.path for each in cells[label]] for label in (0.0, 1.0)] if name == "solar" else listed(root, name)
-            normal, defects = (read_images([str(each) for each in part]) for part in files)
-            defect_suite(folder, normal, defects, root if name == "tiles" else None)
+            defect_suite(folder, *files, masks=name == "tiles")
         digests = {str(each.relative_to(folder)): file_digest(each)[:16] for each in sorted(folder.rglob("*.png"))}
         whole = sha256(json.dumps(digests).encode()).hexdigest()
         weights = file_digest(backbone_path("resnet50"))
