@@ -27,7 +27,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-THREADS = 2
+THREADS = 1  # CPU seconds of several threads depend on what else runs; start with OMP_NUM_THREADS=1
 MEAN, STD = (123.68 / 255, 116.779 / 255, 103.939 / 255), (1 / 255,) * 3  # of RGB in 0..1, as the weights need it
 PARTS = "held_out", "normal", "defects", "corrupted"
 
@@ -113,7 +113,7 @@ def continue_in_environment(name: str, packages: Sequence[str]) -> None:
             if options:
                 subprocess.run([*pip, *options], check=True)
         (home / "ready").write_text(" ".join(packages))
-    os.execv(python, [str(python), *sys.argv])
+    os.execve(python, [str(python), *sys.argv], {**os.environ, "OMP_NUM_THREADS": str(THREADS)})
 
 
 def peak_mib() -> int:
