@@ -23,10 +23,7 @@ from typing import Any
 
 from peer import MEAN, PARTS, STD, Fitted, Suite, load_resnet50, main
 
-PACKAGES = (
-    "torch==2.13.0 torchvision==0.28.0 anomalib==2.7.0 timm==1.0.31 lightning==2.6.6 kornia==0.9.0 torchmetrics==1.9.0 "
-    "opencv-python-headless scikit-image numpy==2.4.6"
-).split()
+PACKAGES = ["torch==2.13.0", "torchvision==0.28.0", "anomalib==2.7.0", "timm==1.0.31", "lightning==2.6.6", "kornia==0.9.0", "torchmetrics==1.9.0", "opencv-python-headless", "scikit-image", "numpy==2.4.6"]
 EPOCHS = 20
 LINES = 8  # with three imports
 
@@ -44,7 +41,7 @@ def method(name: str, *, epochs: int | None = None, **parameters: Any) -> Callab
     def fit(suite: Suite) -> Fitted:
         warnings.simplefilter("ignore")
         try:
-            import torchvision
+            pass
         except RuntimeError:
             for each in [each for each in sys.modules if each.split(".")[0] == "torchvision"]:
                 del sys.modules[each]
@@ -90,7 +87,9 @@ def method(name: str, *, epochs: int | None = None, **parameters: Any) -> Callab
             engine.export(model, "torch", export_root=path)
 
         notes = {"epochs": epochs} if epochs else {}
-        return Fitted(lambda files: list(predict(files)), LINES, threshold, save, lambda: kept, notes=notes, fit_seconds=seconds)
+        return Fitted(
+            lambda files: list(predict(files)), LINES, threshold, save, lambda: kept, notes=notes, fit_seconds=seconds
+        )
 
     return fit
 

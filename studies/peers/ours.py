@@ -15,16 +15,18 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # studies
 
-from defects import Classifier
 from peer import Fitted, Suite, main
 
+from defects import Classifier
 from discopatch import Detector
 
 
 def method(weights: Any = None) -> Any:
     def fit(suite: Suite) -> Fitted:
         detector = Detector(**({} if weights is None else {"weights": weights()}), false_alarm_rate=0.05)
-        detector.fit([str(each) for each in suite.files("fit")], calibration=[str(each) for each in suite.files("held_out")])
+        detector.fit(
+            [str(each) for each in suite.files("fit")], calibration=[str(each) for each in suite.files("held_out")]
+        )
 
         def score(files: Sequence[Path]) -> Sequence[float]:
             found = detector.predict([str(each) for each in files])

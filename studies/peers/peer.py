@@ -105,7 +105,15 @@ def continue_in_environment(name: str, packages: Sequence[str]) -> None:
         return
     if not (home / "ready").exists():
         subprocess.run([sys.executable, "-m", "venv", str(home)], check=True)
-        pip = [str(python), "-m", "pip", "install", "--quiet", "--extra-index-url", "https://download.pytorch.org/whl/cpu"]
+        pip = [
+            str(python),
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--extra-index-url",
+            "https://download.pytorch.org/whl/cpu",
+        ]
         first = [each for each in packages if re.match("torch=", each)]
         alone = [each for each in packages if each.startswith("torchvision=")]
         rest = [each for each in packages if each not in (*first, *alone)]
@@ -182,7 +190,9 @@ def run(peer: str, package: str, name: str, method: Method, suite: Suite, out: P
 
 def main(doc: str | None, peer: str, package: str, packages: Sequence[str], methods: dict[str, Method]) -> None:
     """The command line of a peer's script. `packages` empty: run where the script was started."""
-    parser = ArgumentParser(description=doc, formatter_class=RawDescriptionHelpFormatter, prog="", usage="%(prog)s SUITES --out SCORES")
+    parser = ArgumentParser(
+        description=doc, formatter_class=RawDescriptionHelpFormatter, prog="", usage="%(prog)s SUITES --out SCORES"
+    )
     parser.add_argument("suites", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--only", help="Suites.")

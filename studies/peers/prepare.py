@@ -103,7 +103,9 @@ def corrupted_suite(folder: Path, shard: Path) -> None:
     write_normal(folder, images, counts)
     tested = named(images[sum(counts[:2]) :][:corrupted])
     for kind, severity in product(CORRUPTIONS, SEVERITIES):
-        new = [(name, corrupt(pixels, kind, severity, seed=SEED + number)) for number, (name, pixels) in enumerate(tested)]
+        new = [
+            (name, corrupt(pixels, kind, severity, seed=SEED + number)) for number, (name, pixels) in enumerate(tested)
+        ]
         write(folder / "corrupted" / f"{kind}-{severity}", new)
 
 
@@ -126,7 +128,10 @@ def convert_resnet50(path: Path) -> None:
         weight, bias = own[f"{ours}.weight"], own[f"{ours}.bias"]
         found[f"{convolution}.weight"] = weight.flip(1) if ours == "stem" else weight
         found |= {f"{norm}.weight": torch.ones_like(bias), f"{norm}.bias": bias}
-        found |= {f"{norm}.running_mean": torch.zeros_like(bias), f"{norm}.running_var": torch.full_like(bias, 1 - 1e-5)}
+        found |= {
+            f"{norm}.running_mean": torch.zeros_like(bias),
+            f"{norm}.running_var": torch.full_like(bias, 1 - 1e-5),
+        }
     pixels = torch.randint(0, 256, (2, 96, 128, 3), generator=torch.Generator().manual_seed(SEED), dtype=torch.uint8)
     with torch.no_grad():
         x = network.normalise(pixels)
@@ -156,14 +161,20 @@ def main() -> None:
         else:
             if name != "solar" and not root.exists():
                 continue
-            files = [[each.path for each in cells[label]] for label in (0.0, 1.0)] if name == "solar" else listed(root, name)
+            files = (
+                [[each.path for each in cells[label]] for label in (0.0, 1.0)]
+                if name == "solar"
+                else listed(root, name)
+            )
             defect_suite(folder, *files, masks=name == "tiles")
         digests = {str(each.relative_to(folder)): file_digest(each)[:16] for each in sorted(folder.rglob("*.png"))}
         whole = sha256(json.dumps(digests).encode()).hexdigest()
         weights = file_digest(backbone_path("resnet50"))
         suite = {"name": name, "seed": SEED, "digest": whole, "weights_digest": weights, "files": digests}
         (folder / "suite.json").write_text(json.dumps(suite, indent=1))
-        print(name, {part.name: len(list(part.rglob("*.png"))) for part in folder.iterdir() if part.is_dir()}, flush=True)
+        print(
+            name, {part.name: len(list(part.rglob("*.png"))) for part in folder.iterdir() if part.is_dir()}, flush=True
+        )
 
 
 if __name__ == "__main__":
