@@ -1,16 +1,16 @@
 """anomalib 2.7.0 with the weights of ResNet-50 that all peers have, through its Engine as it documents.
 
-    data = Folder("x", root=".", normal_dir="fit", normal_test_dir="held_out", val_split_mode="same_as_test", num_workers=0)
+    data = Folder("x", root=".", normal_dir="fit", normal_test_dir="held_out", val_split_mode="same_as_test")
     model, engine = Patchcore(backbone="resnet50"), Engine(accelerator="cpu")
     engine.fit(model, datamodule=data)
     engine.export(model, "torch", export_root="model")
     predictions = engine.predict(model, dataset=PredictDataset("new"))
 
-Images become 256 x 256, its default. Its normalisation of scores is switched off after the fit: it cuts scores at 1, and
-the decision is the same without. PaDiM keeps 100 features, its default for ResNet-18; there is none for ResNet-50.
-SuperSimpleNet is trained for EPOCHS in place of 300. EfficientAD is not here: it downloads the weights of its teacher and
-ImageNette, and trains for 70,000 steps. A torchvision for CUDA beside a torch without misses two operators, which are
-declared before it is imported; none of the models uses them.
+Images become 256 x 256, its default. Its normalisation of scores is switched off after the fit: it cuts scores at 1,
+and the decision is the same without. PaDiM keeps 100 features, its default for ResNet-18; there is none for ResNet-50.
+SuperSimpleNet is trained for EPOCHS in place of 300. EfficientAD is not here: it downloads the weights of its teacher
+and ImageNette. A torchvision for CUDA beside a torch without misses two operators, which are declared before it is
+imported; none of the models uses them.
 """
 
 import sys
@@ -18,12 +18,16 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from peer import MEAN, PARTS, STD, Fitted, Suite, load_resnet50, main
 
-PACKAGES = ["torch==2.13.0", "torchvision==0.28.0", "anomalib==2.7.0", "timm==1.0.31", "lightning==2.6.6", "kornia==0.9.0", "torchmetrics==1.9.0", "opencv-python-headless", "scikit-image", "numpy==2.4.6"]
+PACKAGES = (
+    *("torch==2.13.0", "torchvision==0.28.0", "anomalib==2.7.0", "timm==1.0.31", "lightning==2.6.6", "kornia==0.9.0"),
+    *("torchmetrics==1.9.0", "opencv-python-headless==5.0.0.93", "scikit-image==0.26.0", "numpy==2.4.6"),
+)
 EPOCHS = 20
 LINES = 8  # with three imports
 
@@ -41,8 +45,8 @@ def method(name: str, *, epochs: int | None = None, **parameters: Any) -> Callab
     def fit(suite: Suite) -> Fitted:
         warnings.simplefilter("ignore")
         try:
-            pass
-        except RuntimeError:
+            import_module("torchvision")
+        except RuntimeError:  # no operator torchvision::nms
             for each in [each for each in sys.modules if each.split(".")[0] == "torchvision"]:
                 del sys.modules[each]
             suite.library = declare_operators()  # type: ignore[attr-defined]  # kept as long as it is used

@@ -39,7 +39,7 @@ from discopatch.utils import file_digest
 SEED = 0
 SEVERITIES = 1, 3
 FITTED, HELD_OUT, TESTED = 81, 39, 100  # 39 is what our detector holds out of 120 for a rate of 5 %
-CORRUPTED = {"photos": (81, 39, 60, 20), "x-rays": (41, 19, 40, 20)}  # to fit, held out, to test, and to corrupt
+CORRUPTED = {"photos": (81, 39, 60, 10), "x-rays": (41, 19, 40, 10)}  # to fit, held out, to test, and to corrupt
 
 
 def draw(source: object, count: int, seen: set[bytes], **options: Any) -> list[NamedImage]:

@@ -2,8 +2,8 @@
 
 python studies/peers/read.py SUITES SCORES --docs docs
 
-docs/results/peers.json gets all figures with paired intervals, docs/images/peers.png the plot, and docs/peers.md its tables,
-each between its heading and the next text. Every cell is computed by the same code from the scores of one method.
+docs/results/peers.json gets all figures, docs/images/peers.png the plot, and docs/peers.md its tables, each below the
+heading of its name. Every cell is computed by the same code from the scores of one method.
 """
 
 import json
@@ -147,7 +147,7 @@ def fill(suites: Path, scores: Path) -> dict[str, Cells]:
                 put(kind, name, "AUPRO, tiles", each.places(suites / suite))
             put(f"{kind} found with one rule", name, title, each.promised(severity))
             put(f"{kind} found by each tool's own decision", name, title, each.flagged(severity))
-            for rate in (0.01, 0.05):
+            for rate in () if severity else (0.01, RATE):
                 put(f"{kind} found at {100 * rate:g} % of the normal images", name, title, each.at(rate, severity))
             if OURS in methods and name != OURS:
                 one, other = methods[OURS].area(severity), each.area(severity)
@@ -168,7 +168,14 @@ def fill(suites: Path, scores: Path) -> dict[str, Cells]:
             values = [float(each.stored[key]) for each in runs if each.stored.get(key) is not None]
             factor = 1000 if key == "image_seconds" else 1
             put("Cost", name, column, f"{factor * float(np.median(values)):.3g}" if values else "")
-    return tables
+    columns = {
+        table: list(dict.fromkeys(column for row in cells.values() for column in row))
+        for table, cells in tables.items()
+    }
+    return {
+        table: {method: {column: row.get(column, "") for column in columns[table]} for method, row in cells.items()}
+        for table, cells in tables.items()
+    }
 
 
 def plot(tables: dict[str, Cells], path: Path) -> None:
@@ -180,7 +187,7 @@ def plot(tables: dict[str, Cells], path: Path) -> None:
 
     figure, axes = plt.subplots(figsize=(7.5, 4.6), layout="constrained")
     for name, cells in tables["Defects found with one rule"].items():
-        if set(SUITES.values()) <= set(cells):
+        if all(cells.get(each) for each in SUITES.values()):
             seconds = float(tables["Cost"][name]["image, ms"]) / 1000
             found = mean(float(cells[each].split()[0]) for each in SUITES.values())
             ours = name.startswith(OURS)
@@ -198,9 +205,9 @@ def write_page(page: Path, tables: dict[str, Cells]) -> None:
     """Replaces the table that follows each heading of its name."""
     text = page.read_text()
     for name, cells in tables.items():
-        columns = list(dict.fromkeys(column for row in cells.values() for column in row))
-        rows = [[method, *(row.get(column, "") for column in columns)] for method, row in cells.items()]
-        table = markdown_table(["", *columns], rows)
+        table = markdown_table(
+            ["", *next(iter(cells.values()))], [[method, *row.values()] for method, row in cells.items()]
+        )
         pattern = re.compile(rf"(^#+ {re.escape(name)}\n(?:(?!^#).*\n)*?)\|.*\n(?:\|.*\n)+", re.MULTILINE)
         text = pattern.sub(lambda found, table=table: f"{found[1]}{table}\n", text, count=1)  # type: ignore[misc]
     page.write_text(text)
