@@ -1,15 +1,16 @@
 """What the scripts of all peers share: their environment, the weights, what is measured, and the stored scores.
 
-python studies/peers/prepare.py --data ROOT --out SUITES       # the images and weights; its first lines list the files
-python studies/peers/X.py SUITES --out SCORES [--only NAME,..] [--methods METHOD,..]       # X is a peer; resumable
-python studies/peers/tables.py SUITES SCORES --docs docs       # docs/results/peers-*.json, tables and the plot
+python studies/peers/prepare.py --data ROOT --out SUITES      # its first lines list the files
+OMP_NUM_THREADS=1 python studies/peers/X.py SUITES --out SCORES [--only NAME,..] [--methods METHOD,..]
+python studies/peers/read.py SUITES SCORES --docs docs         # docs/results/peers.json, the tables and the plot
 
-Contract. A script makes a virtual environment of its own with pinned versions and continues in it. It fits on fit/ alone;
-held_out/ only chooses thresholds. Each method runs in a process of its own, which writes SCORES/NAME/METHOD.json:
+Contract. A script X makes a virtual environment of its own with pinned versions and continues in it. It fits on fit/
+alone; held_out/ only chooses thresholds. Each method runs in a process of its own and writes SCORES/NAME/METHOD.json:
 peer, version, method; scores {path below SUITES/NAME: float, higher = more unusual} of all images of held_out, normal,
 defects and corrupted; threshold (its own, of normal images alone) and flagged {path: bool}, or null where the tool has
 none; fit_seconds and image_seconds (CPU of all threads); threads; peak_mib; saved_mb; lines (of user code: fit, save,
-score); versions; suite_digest and weights_digest; pixel (a file with the maps of normal and defects, or null).
+score); versions; suite_digest and weights_digest; pixel (a file with the maps of normal and defects, or null). What is
+there is not run again.
 """
 
 import json
@@ -57,6 +58,7 @@ class Fitted:
     maps: Callable[[], dict[str, Any]] | None = None  # by the name of the image, after `score`
     flagged: Callable[[], Sequence[bool]] | None = None  # after `score`, where it is not by the threshold
     fit_seconds: float | None = None  # CPU, where the function does more than to fit, such as to import packages
+    earlier_seconds: float = 0  # CPU, for each image before `score`: of features that several methods share
     notes: dict[str, Any] = field(default_factory=dict)  # stored as well
 
 
@@ -142,7 +144,7 @@ def run(peer: str, package: str, name: str, method: Method, suite: Suite, out: P
     files = suite.files(*PARTS)
     start = time.process_time()
     scores = [float(each) for each in fitted.score(files)]
-    image_seconds = (time.process_time() - start) / len(files)
+    image_seconds = (time.process_time() - start) / len(files) + fitted.earlier_seconds
     assert len(scores) == len(files)
     assert all(each == each for each in scores), "NaN"
     names = [str(each.relative_to(suite.root)) for each in files]

@@ -1,10 +1,11 @@
 """The images of every peer, and the weights of ResNet-50 as torchvision and timm name them.
 
-python studies/peers/prepare.py --data ROOT --out SUITES      # about two minutes; `discopatch data fetch resnet50` before
+python studies/peers/prepare.py --data ROOT --out SUITES      # a minute, after `discopatch data fetch resnet50`
 
 ROOT/tiles, ROOT/kolektor and ROOT/castings are checkouts of abin24/Magnetic-tile-defect-datasets,
-stoy95536/KolektorSDD_Yolov8_Datasets and nathanlfischer/casting-defect, ROOT/natural/test.tar and ROOT/ood/chest-xray.tar
-the shards of the benchmark; solar cells come from elpv-dataset. A set that is not there is left out. Written are
+stoy95536/KolektorSDD_Yolov8_Datasets and nathanlfischer/casting-defect, ROOT/natural/test.tar and
+ROOT/ood/chest-xray.tar shards of the benchmark; solar cells come from elpv-dataset. A set that is not there is left
+out. Written are
 
 SUITES/NAME/fit/*.png          normal images to fit on
 SUITES/NAME/held_out/*.png     normal images to choose a threshold by: the same for every peer

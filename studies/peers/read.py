@@ -12,8 +12,7 @@ from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from statistics import mean
-from typing import Any
+from statistics import mean, median
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,12 +24,13 @@ from discopatch.evaluation import Measure, pixel_measures, resized
 from discopatch.metrics import auroc, count_pixels, draw_resamples, middle, resample
 
 Floats = NDArray[np.float64]
-Cells = dict[str, dict[str, str]]  # method -> column -> text
+Tables = dict[str, dict[str, dict[str, str]]]  # heading -> method -> column -> text
 RATE = 0.05
-OURS = "discopatch"
+ONE_RULE = "found with one rule"
 SUITES = {"castings": "castings", "kolektor": "KolektorSDD", "tiles": "magnetic tiles", "solar": "solar cells"}
 CORRUPTED = {"photos": "photos", "x-rays": "chest x-rays"}
-NAMES = {
+COSTS = {"fit_seconds": "fit, s", "image_seconds": "image, s", "peak_mib": "peak, MiB", "saved_mb": "saved, MB"}
+NAMES = {  # others have the name of their file
     "discopatch": "discopatch",
     "discopatch-resnet50": "discopatch, ResNet-50",
     "patchcore-1": "anomalib PatchCore, coreset 1 %",
@@ -42,67 +42,55 @@ NAMES = {
 
 
 class Scored:
-    """The stored scores of one method on one suite."""
+    """The stored scores of one method on one suite; of corruptions those of one severity."""
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, suite: Path, severity: str) -> None:
+        self.file, self.suite = file, suite
         self.stored = json.loads(file.read_text())
-        self.file, self.method = file, file.stem
-        self.scores: dict[str, float] = self.stored["scores"]
+        folders = sorted({str(Path(name).parent) for name in self.stored["scores"]})
+        self.groups = [each for each in folders if each == "defects" or (severity and each.endswith(f"-{severity}"))]
 
-    def of(self, part: str) -> Floats:
-        return np.array([score for name, score in sorted(self.scores.items()) if name.startswith(f"{part}/")])
-
-    def groups(self, severity: str = "") -> list[str]:
-        """The folders that stand against the normal images: the defects, or each corruption at the severity."""
-        if not severity:
-            return ["defects"]
-        found = {str(Path(name).parent) for name in self.scores if name.startswith("corrupted/")}
-        return sorted(each for each in found if each.endswith(f"-{severity}"))
+    def of(self, folder: str) -> Floats:
+        return np.array([each for name, each in sorted(self.stored["scores"].items()) if name.startswith(f"{folder}/")])
 
     @cache  # noqa: B019  # as few as there are files
-    def area(self, severity: str = "") -> tuple[float, Floats]:
-        """AUROC, of corruptions their mean, and its resamples; those of all methods draw the same images."""
-        normal, others = self.of("normal"), [self.of(each) for each in self.groups(severity)]
-        drawn = (
-            draw_resamples(len(normal), seed=0, name="normal"),
-            draw_resamples(len(others[0]), seed=0, name="defects"),
-        )
-        samples = [resample(normal, each, drawn)[0] for each in others]
+    def area(self) -> tuple[float, Floats]:
+        """AUROC, of corruptions their mean, and its resamples; the same images are drawn for all methods."""
+        normal, others = self.of("normal"), [self.of(each) for each in self.groups]
+        counts = ("normal", len(normal)), ("defects", len(others[0]))
+        drawn = [draw_resamples(count, seed=0, name=name) for name, count in counts]
+        samples = [resample(normal, each, (drawn[0], drawn[1]))[0] for each in others]
         return mean(auroc(normal, each) for each in others), np.mean(samples, axis=0)
 
-    def shares(self, level: float, severity: str = "") -> str:
-        """Found and false alarms above a level, in per cent, such as "88 (5)"."""
-        others = np.concatenate([self.of(each) for each in self.groups(severity)])
-        return f"{100 * np.mean(others > level):.1f} ({100 * np.mean(self.of('normal') > level):.1f})"
+    def shares(self, level: float) -> str:
+        """What is found and falsely flagged above a level, in per cent, such as "88.0 (5.0)"."""
+        found, false = (np.concatenate([self.of(each) for each in part]) > level for part in (self.groups, ["normal"]))
+        return f"{100 * found.mean():.1f} ({100 * false.mean():.1f})"
 
-    def flagged(self, severity: str = "") -> str:
-        """The same by its own decision."""
-        if self.stored["flagged"] is None:
-            return ""
-        flags = {name: float(flag) for name, flag in self.stored["flagged"].items()}
-        wrong = [flag for name, flag in flags.items() if str(Path(name).parent) in self.groups(severity)]
-        usual = [flag for name, flag in flags.items() if name.startswith("normal/")]
-        return f"{100 * mean(wrong):.1f} ({100 * mean(usual):.1f})" if usual else ""
+    def cells(self, ours: "Scored | None") -> Iterator[tuple[str, str]]:
+        """The heading of each table, and the cell in it."""
+        kind = "Defects" if self.groups == ["defects"] else "Corruptions"
+        normal, held_out, (area, samples) = np.sort(self.of("normal")), self.of("held_out"), self.area()
+        yield kind, in_points(Measure(area, *middle(samples)))
+        if ours is not None and ours.file != self.file:
+            gain = ours.area()[0] - area, *middle(ours.area()[1] - samples)
+            yield f"{kind}, ours minus theirs", in_points(Measure(*gain))
+        if len(held_out) >= images_needed(RATE):
+            yield f"{kind} {ONE_RULE}", self.shares(threshold(held_out, RATE))
+        if flagged := self.stored["flagged"]:
+            parts = [[flag for name, flag in flagged.items() if str(Path(name).parent) in self.groups]]
+            parts += [[flag for name, flag in flagged.items() if name.startswith("normal/")]]
+            yield f"{kind} found by each tool's own decision", "{:.1f} ({:.1f})".format(*(100 * mean(x) for x in parts))
+        for rate in (0.01, RATE) if kind == "Defects" else ():
+            level = normal[-1 - int(rate * len(normal))]
+            yield f"Defects found at {100 * rate:g} % of the normal images", self.shares(level).split()[0]
 
-    def promised(self, severity: str = "") -> str:
-        """Shares above the threshold of split conformal prediction on the images that nobody fitted."""
-        held_out = self.of("held_out")
-        return self.shares(threshold(held_out, RATE), severity) if len(held_out) >= images_needed(RATE) else ""
-
-    def at(self, rate: float, severity: str = "") -> str:
-        """The share found where that share of the tested normal images is flagged."""
-        normal = np.sort(self.of("normal"))
-        return self.shares(normal[-1 - int(rate * len(normal))], severity).split()[0]
-
-    def places(self, suite: Path) -> str:
+    def places(self) -> str:
         """AUPRO of its maps on the pixels of the original images."""
-        if not self.stored["pixel"]:
-            return ""
         maps, normal, defects = np.load(self.file.with_name(self.stored["pixel"])), [], []
         for name in maps:
-            shape = Image.open(suite / name).size[::-1]
-            places = resized(np.float32(maps[name]), shape)
-            mask = suite / "masks" / Path(name).name
+            mask = self.suite / "masks" / Path(name).name
+            places = resized(np.float32(maps[name]), Image.open(self.suite / name).size[::-1])
             if name.startswith("normal/"):
                 normal.append(count_pixels(places))
             elif mask.exists():
@@ -114,102 +102,62 @@ def in_points(measure: Measure) -> str:
     return f"{100 * measure.value:.1f} [{100 * measure.low:.1f}, {100 * measure.high:.1f}]"
 
 
-def with_interval(value: float, samples: Floats) -> str:
-    return in_points(Measure(value, *middle(samples)))
-
-
-def compared(scores: Path) -> Iterator[tuple[str, str, str, dict[str, Scored]]]:
-    """Suite, severity, heading of the column, and methods by name."""
-    for name, title in {**SUITES, **CORRUPTED}.items():
-        files = sorted((scores / name).glob("*.json"))
-        found = {NAMES.get(file.stem, file.stem): Scored(file) for file in files}
-        order = {each: number for number, each in enumerate(NAMES.values())}
-        found = {each: found[each] for each in sorted(found, key=lambda each: (order.get(each, len(order)), each))}
-        for severity in ("1", "3") if name in CORRUPTED else ("",):
-            yield name, severity, f"{title}, severity {severity}" if severity else title, found
-
-
-def fill(suites: Path, scores: Path) -> dict[str, Cells]:
-    """All tables by their heading."""
-    tables: dict[str, Cells] = {}
-
-    def put(table: str, method: str, column: str, text: str) -> None:
-        if text:
-            tables.setdefault(table, {}).setdefault(method, {})[column] = text
-
-    for suite, severity, title, methods in compared(scores):
-        kind = "Corruptions" if severity else "Defects"
-        for name, each in methods.items():
-            if not len(each.of("normal")):
-                continue
-            put(kind, name, title, with_interval(*each.area(severity)))
+def read(suites: Path, scores: Path) -> tuple[Tables, dict[str, dict[str, object]]]:
+    """All tables by their headings, and what else was stored of each run."""
+    tables, runs, costs = Tables(), dict[str, dict[str, object]](), dict[str, list[Scored]]()
+    for suite, severity in [*((name, "") for name in SUITES), *((name, each) for name in CORRUPTED for each in "13")]:
+        order = {name: number for number, name in enumerate(NAMES)}
+        files = sorted((scores / suite).glob("*.json"), key=lambda file: (order.get(file.stem, len(order)), file.stem))
+        methods = {file.stem: Scored(file, suites / suite, severity) for file in files}
+        column = {**SUITES, **CORRUPTED}[suite] + (f", severity {severity}" if severity else "")
+        for stem, each in methods.items():
+            name = NAMES.get(stem, stem)
+            for table, text in each.cells(methods.get("discopatch")):
+                tables.setdefault(table, {}).setdefault(name, {})[column] = text
+            if each.stored["pixel"]:
+                tables.setdefault("Maps", {}).setdefault(name, {})[column] = each.places()
             if not severity:
-                put(kind, name, "AUPRO, tiles", each.places(suites / suite))
-            put(f"{kind} found with one rule", name, title, each.promised(severity))
-            put(f"{kind} found by each tool's own decision", name, title, each.flagged(severity))
-            for rate in () if severity else (0.01, RATE):
-                put(f"{kind} found at {100 * rate:g} % of the normal images", name, title, each.at(rate, severity))
-            if OURS in methods and name != OURS:
-                one, other = methods[OURS].area(severity), each.area(severity)
-                put(f"{kind}, ours minus theirs", name, title, with_interval(one[0] - other[0], one[1] - other[1]))
-    costs: dict[str, list[Scored]] = {}
-    for suite, severity, _, methods in compared(scores):
-        for name, each in methods.items() if suite in SUITES and not severity else ():
-            costs.setdefault(name, []).append(each)
-    units = {
-        "fit_seconds": "fit, s",
-        "image_seconds": "image, ms",
-        "peak_mib": "peak, MiB",
-        "saved_mb": "saved, MB",
-        "lines": "lines",
-    }
-    for name, runs in costs.items():
-        for key, column in units.items():
-            values = [float(each.stored[key]) for each in runs if each.stored.get(key) is not None]
-            factor = 1000 if key == "image_seconds" else 1
-            put("Cost", name, column, f"{factor * float(np.median(values)):.3g}" if values else "")
-    columns = {
-        table: list(dict.fromkeys(column for row in cells.values() for column in row))
-        for table, cells in tables.items()
-    }
-    return {
-        table: {method: {column: row.get(column, "") for column in columns[table]} for method, row in cells.items()}
-        for table, cells in tables.items()
-    }
+                costs.setdefault(name, []).append(each)
+            kept = "version", "threads", "threshold", "notes", "suite_digest", "weights_digest", *COSTS
+            runs.setdefault(suite, {})[name] = {key: each.stored.get(key) for key in kept}
+    for name, all_runs in costs.items():
+        for key, column in {**COSTS, "lines": "lines"}.items():
+            values = [each.stored[key] for each in all_runs if each.stored.get(key) is not None]
+            tables.setdefault("Cost", {}).setdefault(name, {})[column] = f"{median(values):.3g}" if values else ""
+    for rows in tables.values():  # all rows have all columns
+        columns = dict.fromkeys(column for row in rows.values() for column in row)
+        rows.update({name: {column: row.get(column, "") for column in columns} for name, row in rows.items()})
+    return tables, runs
 
 
-def plot(tables: dict[str, Cells], path: Path) -> None:
-    """The share of defects found against CPU seconds an image, for methods that have all suites of defects."""
+def plot(tables: Tables, path: Path) -> None:
+    """The share of defects found against CPU seconds an image, of methods that were run on all sets of defects."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(figsize=(7.5, 4.6), layout="constrained")
-    for name, cells in tables["Defects found with one rule"].items():
+    for name, cells in tables[f"Defects {ONE_RULE}"].items():
         if all(cells.get(each) for each in SUITES.values()):
-            seconds = float(tables["Cost"][name]["image, ms"]) / 1000
-            found = mean(float(cells[each].split()[0]) for each in SUITES.values())
-            ours = name.startswith(OURS)
-            axes.scatter(seconds, found, s=60, color="#c0392b" if ours else "#34495e", zorder=3)
-            axes.annotate(name, (seconds, found), xytext=(7, 4), textcoords="offset points", fontsize=8)
+            place = float(tables["Cost"][name]["image, s"]), mean(float(cells[x].split()[0]) for x in SUITES.values())
+            axes.scatter(*place, s=60, color="#c0392b" if name.startswith("discopatch") else "#34495e", zorder=3)
+            axes.annotate(name, place, xytext=(7, 4), textcoords="offset points", fontsize=8)
     axes.set_xscale("log")
     axes.margins(x=0.25, y=0.12)
     axes.grid(alpha=0.3)
-    axes.set_xlabel("CPU seconds an image (one thread)")
+    axes.set_xlabel("CPU seconds an image, one thread")
     axes.set_ylabel("defects found at a promised 5 %, mean of four sets, %")
     figure.savefig(path, dpi=150)
 
 
-def write_page(page: Path, tables: dict[str, Cells]) -> None:
-    """Replaces the table that follows each heading of its name."""
+def write_page(page: Path, tables: Tables) -> None:
+    """Replaces the first table below each heading."""
     text = page.read_text()
-    for name, cells in tables.items():
-        table = markdown_table(
-            ["", *next(iter(cells.values()))], [[method, *row.values()] for method, row in cells.items()]
-        )
-        pattern = re.compile(rf"(^#+ {re.escape(name)}\n(?:(?!^#).*\n)*?)\|.*\n(?:\|.*\n)+", re.MULTILINE)
-        text = pattern.sub(lambda found, table=table: f"{found[1]}{table}\n", text, count=1)  # type: ignore[misc]
+    for heading, rows in tables.items():
+        table = markdown_table(["", *next(iter(rows.values()))], [[name, *row.values()] for name, row in rows.items()])
+        below = rf"(^#+ {re.escape(heading)}\n(?:(?![#|]).*\n)*)(?:\|.*\n)+"
+        text = re.sub(below, lambda found, table=table: f"{found[1]}{table}\n", text, count=1, flags=re.MULTILINE)  # type: ignore[misc]
     page.write_text(text)
 
 
@@ -219,26 +167,11 @@ def main() -> None:
     parser.add_argument("scores", type=Path)
     parser.add_argument("--docs", type=Path, required=True)
     options = parser.parse_args()
-    tables = fill(options.suites, options.scores)
-    runs: dict[str, Any] = {}
-    for suite, _, _, methods in compared(options.scores):
-        for name, each in methods.items():
-            kept = (
-                "version",
-                "threads",
-                "threshold",
-                "notes",
-                "suite_digest",
-                "weights_digest",
-                *("fit_seconds", "image_seconds"),
-            )
-            runs.setdefault(suite, {})[name] = {key: each.stored.get(key) for key in kept}
-    (options.docs / "results" / "peers.json").write_text(json.dumps({"tables": tables, "runs": runs}, indent=1) + "\n")
+    tables, runs = read(options.suites, options.scores)
+    content = json.dumps({"tables": tables, "runs": runs}, indent=1)
+    (options.docs / "results" / "peers.json").write_text(f"{content}\n")
     plot(tables, options.docs / "images" / "peers.png")
-    if (options.docs / "peers.md").exists():
-        write_page(options.docs / "peers.md", tables)
-    for name, cells in tables.items():
-        print(f"\n{name}", *(f"  {method}: {row}" for method, row in cells.items()), sep="\n")
+    write_page(options.docs / "peers.md", tables)
 
 
 if __name__ == "__main__":
