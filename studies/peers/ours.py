@@ -32,7 +32,7 @@ def method(weights: Any = None) -> Any:
         def score(files: Sequence[Path]) -> Sequence[float]:
             found = detector.predict([str(each) for each in files])
             assert [each.name for each in found] == [str(each) for each in files]
-            return [float(each.score) for each in found]
+            return [float(each.score or 0) for each in found]
 
         def maps() -> dict[str, Any]:
             files = suite.files("normal", "defects")

@@ -179,7 +179,8 @@ def run(peer: str, package: str, name: str, method: Method, suite: Suite, out: P
         import numpy as np
 
         found["pixel"] = f"{name}.npz"
-        np.savez_compressed(place / f"{name}.npz", **{key: np.float16(each) for key, each in fitted.maps().items()})
+        maps: dict[str, Any] = {key: np.float16(each) for key, each in fitted.maps().items()}
+        np.savez_compressed(place / f"{name}.npz", **maps)
     listed = subprocess.run([sys.executable, "-m", "pip", "freeze"], capture_output=True, text=True, check=True).stdout
     found["versions"] = dict(each.split("==", 1) for each in listed.splitlines() if "==" in each)
     found["scores"] = dict(zip(names, scores, strict=True))

@@ -67,7 +67,8 @@ def listed(root: Path, name: str) -> tuple[list[Path], list[Path]]:
     files = sorted(root.glob("Datasets/images/*/*.jpg"))
     labels = [root / "Datasets/labels" / each.parent.name / f"{each.stem}.txt" for each in files]
     defect = [label.stat().st_size > 0 for label in labels]  # a polygon for each crack
-    return ([file for file, yes in zip(files, defect, strict=True) if yes is wanted] for wanted in (False, True))
+    normal, wrong = ([file for file, yes in zip(files, defect, strict=True) if yes is kind] for kind in (False, True))
+    return normal, wrong
 
 
 def write(folder: Path, images: Iterable[tuple[str, Pixels]]) -> None:
@@ -115,7 +116,7 @@ def convert_resnet50(path: Path) -> None:
 
     Our convolutions have BatchNorm folded in: its bias goes to a BatchNorm that changes nothing else. Input is RGB.
     """
-    network = load_backbone("resnet50").network
+    network: Any = load_backbone("resnet50").network
     own = network.state_dict()
     names = {"stem": ("conv1", "bn1")}
     for stage, depth in enumerate((3, 4, 6, 3)):
@@ -167,7 +168,7 @@ def main() -> None:
                 if name == "solar"
                 else listed(root, name)
             )
-            defect_suite(folder, *files, masks=name == "tiles")
+            defect_suite(folder, files[0], files[1], masks=name == "tiles")
         digests = {str(each.relative_to(folder)): file_digest(each)[:16] for each in sorted(folder.rglob("*.png"))}
         whole = sha256(json.dumps(digests).encode()).hexdigest()
         weights = file_digest(backbone_path("resnet50"))

@@ -90,7 +90,7 @@ class Scored:
         maps, normal, defects = np.load(self.file.with_name(self.stored["pixel"])), [], []
         for name in maps:
             mask = self.suite / "masks" / Path(name).name
-            places = resized(np.float32(maps[name]), Image.open(self.suite / name).size[::-1])
+            places = resized(maps[name].astype(np.float32), Image.open(self.suite / name).size[::-1])
             if name.startswith("normal/"):
                 normal.append(count_pixels(places))
             elif mask.exists():
