@@ -23,7 +23,7 @@ from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib.metadata import version
+from importlib.metadata import distributions, version
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -181,8 +181,7 @@ def run(peer: str, package: str, name: str, method: Method, suite: Suite, out: P
         found["pixel"] = f"{name}.npz"
         maps: dict[str, Any] = {key: np.float16(each) for key, each in fitted.maps().items()}
         np.savez_compressed(place / f"{name}.npz", **maps)
-    listed = subprocess.run([sys.executable, "-m", "pip", "freeze"], capture_output=True, text=True, check=True).stdout
-    found["versions"] = dict(each.split("==", 1) for each in listed.splitlines() if "==" in each)
+    found["versions"] = {each.name: each.version for each in distributions()}
     found["scores"] = dict(zip(names, scores, strict=True))
     found["flagged"] = None if flagged is None else dict(zip(names, flagged, strict=True))
     partial = place / f"{name}.json.partial"

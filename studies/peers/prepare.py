@@ -59,6 +59,9 @@ def draw(source: object, count: int, seen: set[bytes], **options: Any) -> list[N
 
 def listed(root: Path, name: str) -> tuple[list[Path], list[Path]]:
     """The files of normal images and of defects, sorted."""
+    if name == "solar":
+        cells = labelled_cells(solar_folder())
+        return [each.path for each in cells[0.0]], [each.path for each in cells[1.0]]
     if name == "castings":
         return sorted(root.glob("data/*/ok_front/*")), sorted(root.glob("data/*/def_front/*"))
     if name == "tiles":
@@ -87,12 +90,12 @@ def write_normal(folder: Path, images: list[NamedImage], counts: Iterable[int]) 
         write(folder / part, named(images[start:end]))
 
 
-def defect_suite(folder: Path, normal: Sequence[Path], defects: Sequence[Path], masks: bool) -> None:
+def defect_suite(folder: Path, normal: Sequence[Path], defects: Sequence[Path]) -> None:
     seen, counts = set[bytes](), (FITTED, HELD_OUT, TESTED)
     write_normal(folder, draw(normal, sum(counts), seen), counts)
     chosen = draw(defects, TESTED, seen)
     write(folder / "defects", named(chosen))
-    for (name, _), each in zip(named(chosen), chosen, strict=True) if masks else ():
+    for (name, _), each in zip(named(chosen), chosen, strict=True) if folder.name == "tiles" else ():
         mask = np.asarray(Image.open(Path(each.name).with_suffix(".png")).convert("L")) > 127
         if mask.any():
             write(folder / "masks", [(name, mask.astype(np.uint8) * 255)])
@@ -150,25 +153,15 @@ def main() -> None:
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     convert_resnet50(options.out / "resnet50.safetensors")
-    cells = labelled_cells(solar_folder())
     for name in ("castings", "kolektor", "tiles", "solar", *CORRUPTED):
-        folder, root = options.out / name, options.data / name
-        shard = options.data / {"photos": "natural/test.tar", "x-rays": "ood/chest-xray.tar"}.get(name, "")
-        if (folder / "suite.json").exists():
+        folder = options.out / name
+        root = options.data / {"photos": "natural/test.tar", "x-rays": "ood/chest-xray.tar"}.get(name, name)
+        if (folder / "suite.json").exists() or not (root.exists() or name == "solar"):
             continue
         if name in CORRUPTED:
-            if not shard.exists():
-                continue
-            corrupted_suite(folder, shard)
+            corrupted_suite(folder, root)
         else:
-            if name != "solar" and not root.exists():
-                continue
-            files = (
-                [[each.path for each in cells[label]] for label in (0.0, 1.0)]
-                if name == "solar"
-                else listed(root, name)
-            )
-            defect_suite(folder, files[0], files[1], masks=name == "tiles")
+            defect_suite(folder, *listed(root, name))
         digests = {str(each.relative_to(folder)): file_digest(each)[:16] for each in sorted(folder.rglob("*.png"))}
         whole = sha256(json.dumps(digests).encode()).hexdigest()
         weights = file_digest(backbone_path("resnet50"))

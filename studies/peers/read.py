@@ -2,8 +2,8 @@
 
 python studies/peers/read.py SUITES SCORES --docs docs
 
-docs/results/peers.json gets all figures, docs/images/peers.png the plot, and docs/peers.md its tables, each below the
-heading of its name. Every cell is computed by the same code from the scores of one method.
+docs/results/peers.json gets all figures, docs/images/peers.png the plot, and docs/peers.md and README.md their tables,
+each below the heading of its name. Every cell is computed by the same code from the scores of one method.
 """
 
 import json
@@ -39,6 +39,7 @@ NAMES = {  # others have the name of their file
     "dfm": "anomalib DFM",
     "supersimplenet": "anomalib SuperSimpleNet, short",
 }
+SHORT = "discopatch", "patchcore-1", "padim", "dfm"  # in the README
 
 
 class Scored:
@@ -124,6 +125,10 @@ def read(suites: Path, scores: Path) -> tuple[Tables, dict[str, dict[str, object
         for key, column in {**COSTS, "lines": "lines"}.items():
             values = [each.stored[key] for each in all_runs if each.stored.get(key) is not None]
             tables.setdefault("Cost", {}).setdefault(name, {})[column] = f"{median(values):.3g}" if values else ""
+    for name in (NAMES[each] for each in SHORT if NAMES[each] in tables["Defects"]):
+        both = tables["Defects"][name] | tables.get("Corruptions", {}).get(name, {})
+        row = {column: text.split(" [")[0] for column, text in both.items() if not column.endswith("3")}
+        tables.setdefault("Beside other packages", {})[name] = row | {"seconds": tables["Cost"][name]["image, s"]}
     for rows in tables.values():  # all rows have all columns
         columns = dict.fromkeys(column for row in rows.values() for column in row)
         rows.update({name: {column: row.get(column, "") for column in columns} for name, row in rows.items()})
@@ -171,7 +176,8 @@ def main() -> None:
     content = json.dumps({"tables": tables, "runs": runs}, indent=1)
     (options.docs / "results" / "peers.json").write_text(f"{content}\n")
     plot(tables, options.docs / "images" / "peers.png")
-    write_page(options.docs / "peers.md", tables)
+    for page in (options.docs / "peers.md", options.docs.parent / "README.md"):
+        write_page(page, tables)
 
 
 if __name__ == "__main__":

@@ -123,6 +123,7 @@ def test_peers_are_compared_by_their_stored_scores(tmp_path: Path) -> None:
     (tmp_path / "docs/results").mkdir(parents=True)
     (tmp_path / "docs/images").mkdir()
     (tmp_path / "docs/peers.md").write_text("# Peers\n## Defects\nText.\n\n| | |\n|---|---:|\n| old | 1 |\n\nAfter.\n")
+    (tmp_path / "README.md").write_text("## Beside other packages\n\n| | |\n|---|---:|\n| old | 1 |\n")
     (tmp_path / "scores/castings").mkdir(parents=True)
     for method, found in {"discopatch": 20, "dfm": 10}.items():
         scores = {f"{part}/{number:02}.png": 0.01 * number for part in ("held_out", "normal") for number in range(20)}
@@ -139,3 +140,4 @@ def test_peers_are_compared_by_their_stored_scores(tmp_path: Path) -> None:
     assert "| anomalib DFM | 50.0 [" in page
     assert "| old |" not in page
     assert page.endswith("After.\n")
+    assert "| anomalib DFM | 50.0 | 0.1 |" in (tmp_path / "README.md").read_text()
