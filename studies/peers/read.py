@@ -105,7 +105,9 @@ def in_points(measure: Measure) -> str:
 
 def read(suites: Path, scores: Path) -> tuple[Tables, dict[str, dict[str, object]]]:
     """All tables by their headings, and what else was stored of each run."""
-    tables, runs, costs = Tables(), dict[str, dict[str, object]](), dict[str, list[Scored]]()
+    parts = "", ", ours minus theirs", f" {ONE_RULE}", " found by each tool's own decision"
+    tables: Tables = {"Maps": {}, **{kind + part: {} for kind in ("Defects", "Corruptions") for part in parts}}
+    runs, costs = dict[str, dict[str, object]](), dict[str, list[Scored]]()
     for suite, severity in [*((name, "") for name in SUITES), *((name, each) for name in CORRUPTED for each in "13")]:
         order = {name: number for number, name in enumerate(NAMES)}
         files = sorted((scores / suite).glob("*.json"), key=lambda file: (order.get(file.stem, len(order)), file.stem))
@@ -126,7 +128,7 @@ def read(suites: Path, scores: Path) -> tuple[Tables, dict[str, dict[str, object
             values = [each.stored[key] for each in all_runs if each.stored.get(key) is not None]
             tables.setdefault("Cost", {}).setdefault(name, {})[column] = f"{median(values):.3g}" if values else ""
     for name in (NAMES[each] for each in SHORT if NAMES[each] in tables["Defects"]):
-        both = tables["Defects"][name] | tables.get("Corruptions", {}).get(name, {})
+        both = tables["Defects"][name] | tables["Corruptions"].get(name, {})
         row = {column: text.split(" [")[0] for column, text in both.items() if not column.endswith("3")}
         tables.setdefault("Beside other packages", {})[name] = row | {"seconds": tables["Cost"][name]["image, s"]}
     for rows in tables.values():  # all rows have all columns
@@ -151,17 +153,18 @@ def plot(tables: Tables, path: Path) -> None:
             axes.scatter(*place, s=60, color="#c0392b" if name.startswith("discopatch") else "#34495e", zorder=3)
             axes.annotate(name, place, xytext=(7, 4), textcoords="offset points", fontsize=8)
     axes.set_xscale("log")
-    axes.margins(x=0.25, y=0.12)
+    axes.set(xlim=(0.02, 2), ylim=(0, 100), xlabel="CPU seconds an image, one thread")
+    axes.set_xticks(ticks := [0.02, 0.05, 0.1, 0.2, 0.5, 1, 2], [f"{each:g}" for each in ticks])
     axes.grid(alpha=0.3)
-    axes.set_xlabel("CPU seconds an image, one thread")
-    axes.set_ylabel(f"% found at a promised 5 %, mean of {', '.join(sets)}")
+    axes.set_ylabel("defects found at a promised 5 %, in %")
+    axes.set_title(f"Mean of {', '.join(sets)}", fontsize=9)
     figure.savefig(path, dpi=150)
 
 
 def write_page(page: Path, tables: Tables) -> None:
     """Replaces the first table below each heading."""
     text = page.read_text()
-    for heading, rows in tables.items():
+    for heading, rows in ((heading, rows) for heading, rows in tables.items() if rows):
         table = markdown_table(["", *next(iter(rows.values()))], [[name, *row.values()] for name, row in rows.items()])
         below = rf"(^#+ {re.escape(heading)}\n(?:(?![#|]).*\n)*)(?:\|.*\n)+"
         text = re.sub(below, lambda found, table=table: f"{found[1]}{table}\n", text, count=1, flags=re.MULTILINE)  # type: ignore[misc]
