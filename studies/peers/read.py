@@ -38,8 +38,11 @@ NAMES = {  # others have the name of their file
     "padim": "anomalib PaDiM",
     "dfm": "anomalib DFM",
     "supersimplenet": "anomalib SuperSimpleNet, short",
+    "pytorch-ood-vim": "pytorch-ood ViM",
+    "pytorch-ood-knn-1": "pytorch-ood kNN, k = 1",
+    "pyod-knn": "PyOD KNN",
 }
-SHORT = "discopatch", "patchcore-1", "padim", "dfm"  # in the README
+SHORT = "discopatch", "patchcore-1", "padim", "dfm", "pytorch-ood-vim", "pytorch-ood-knn-1", "pyod-knn"  # in the README
 
 
 class Scored:
@@ -126,11 +129,13 @@ def read(suites: Path, scores: Path) -> tuple[Tables, dict[str, dict[str, object
     for name, all_runs in costs.items():
         for key, column in {**COSTS, "lines": "lines"}.items():
             values = [each.stored[key] for each in all_runs if each.stored.get(key) is not None]
-            tables.setdefault("Cost", {}).setdefault(name, {})[column] = f"{median(values):.3g}" if values else ""
+            typical = median(values) if values else 0
+            text = f"{typical:.{0 if typical >= 100 or typical == int(typical) else 1 if typical >= 1 else 3}f}"
+            tables.setdefault("Cost", {}).setdefault(name, {})[column] = text if values else ""
     for name in (NAMES[each] for each in SHORT if NAMES[each] in tables["Defects"]):
         both = tables["Defects"][name] | tables["Corruptions"].get(name, {})
         row = {column: text.split(" [")[0] for column, text in both.items() if not column.endswith("3")}
-        tables.setdefault("Beside other packages", {})[name] = row | {"seconds": tables["Cost"][name]["image, s"]}
+        tables.setdefault("Beside other packages", {})[name] = {"seconds": tables["Cost"][name]["image, s"], **row}
     for rows in tables.values():  # all rows have all columns
         columns = dict.fromkeys(column for row in rows.values() for column in row)
         rows.update({name: {column: row.get(column, "") for column in columns} for name, row in rows.items()})
@@ -146,12 +151,13 @@ def plot(tables: Tables, path: Path) -> None:
 
     figure, axes = plt.subplots(figsize=(7.5, 4.6), layout="constrained")
     rows = tables[f"Defects {ONE_RULE}"]
-    sets = [each for each in SUITES.values() if sum(bool(row.get(each)) for row in rows.values()) > 1]
+    sets = [each for each in SUITES.values() if rows["discopatch"].get(each)]
     for name, cells in rows.items():
         if all(cells[each] for each in sets):
             place = float(tables["Cost"][name]["image, s"]), mean(float(cells[each].split()[0]) for each in sets)
             axes.scatter(*place, s=60, color="#c0392b" if name.startswith("discopatch") else "#34495e", zorder=3)
-            axes.annotate(name, place, xytext=(7, 4), textcoords="offset points", fontsize=8)
+            if name in NAMES.values():  # the others are dots
+                axes.annotate(name, place, xytext=(7, 2), textcoords="offset points", fontsize=8)
     axes.set_xscale("log")
     axes.set(xlim=(0.02, 2), ylim=(0, 100), xlabel="CPU seconds an image, one thread")
     axes.set_xticks(ticks := [0.02, 0.05, 0.1, 0.2, 0.5, 1, 2], [f"{each:g}" for each in ticks])

@@ -140,4 +140,4 @@ def test_peers_are_compared_by_their_stored_scores(tmp_path: Path) -> None:
     assert "| anomalib DFM | 50.0 [" in page
     assert "| old |" not in page
     assert page.endswith("After.\n")
-    assert "| anomalib DFM | 50.0 | 0.1 |" in (tmp_path / "README.md").read_text()
+    assert "| anomalib DFM | 0.100 | 50.0 |" in (tmp_path / "README.md").read_text()
