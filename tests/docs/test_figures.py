@@ -16,7 +16,7 @@ from scipy.stats import t
 
 from discopatch.calibration import Guarantee, images_needed
 from discopatch.pretrained import PRETRAINED, model_card
-from tests.docs.blocks import NUMBER, ROOT, Page, numbers, pages
+from tests.docs.blocks import ROOT, Page, numbers, pages
 
 BASELINE = r"(resnet50|efficientnet-lite0)/(?!components|combined|statistics)"
 CONSTANTS = (  # no measurement: rates and levels of intervals, limits, settings, versions, figures of others
@@ -117,8 +117,6 @@ def computed() -> dict[str, Any]:
         refused = sum(count for name, count in each["counts"].items() if "refused" in name)
         found[f"damaged, {kind}"] = [2000, refused, 2000 - refused, len(each["other"]), each["most_bytes"] / 1e6]
     found["kills"] = sum(each["kills"] for each in results("kills")["commands"].values())
-    anomalib = [value(f"docs/results.md: anomalib / {label}") for label in ("KolektorSDD", "a threaded part")]
-    found["behind PatchCore"] = [each[2][0] - each[1][0] for each in anomalib]
     none, pixels, corners = slip(), slip("pixel-range"), slip("corners")
     found["pixel range"] = [pixels[i] - none[i] for i in (2, 3)]
     found["corners"] = max(abs(one - other) for one, other in zip(corners, none, strict=True))
@@ -136,7 +134,6 @@ def computed() -> dict[str, Any]:
     curves = [[each[n]["covariate"] for n in ("32", "64", "128", "512")] for each in counts]
     series = [[each[score][0] for each in curve] for curve in curves for score in curve[0]]
     found["patch counts"] = 100 * max(max(each) - min(each) for each in series)
-    found["peers"] = {name: 100 * mean(each["3"].values()) for name, each in results("peers")["auroc"].items()}
     levels = [
         results("natural-networks")["protocols"]["matched"]["severities"][f"{network}/components:place=no"]
         for network in ("natural-v3", "resnet50")
@@ -161,9 +158,6 @@ def computed() -> dict[str, Any]:
     found["MB of all weights"] = sum(found["MB of weights"])
     held_out = {rate: images_needed(rate) for rate in (0.1, 0.05, 0.02, 0.01)}
     found["smallest rates"] = {str(max(30, n + max(n, 20))): [rate, n] for rate, n in held_out.items()}
-    text = "\n".join(Page("docs/results.md").lines)
-    (costs,) = re.findall(rf"an image ({NUMBER}) s ours, ({NUMBER}) s PatchCore", text)
-    found["seconds an image"] = [float(each) for each in costs]
     for images in ("photos", "solar cells"):
         for kind, each in results("reasons")[images]["by images given"]["89"]["degraded"]["first reasons"].items():
             found[f"no reason, {images}, {kind}"] = 100 * each.get("none", 0) / sum(each.values())
@@ -181,6 +175,9 @@ def test_each_measured_number_of_a_page_is_stored(name: str) -> None:
                 assert " ".join(f"| {' | '.join(entry['columns'])} |".split()) in page.lines
             for label, *cells in entry.get("rows", ()):
                 page.has_row(entry["section"], label, [values(cell) if cell is not None else [] for cell in cells])
+            for label, row in value(entry["table"]).items() if "table" in entry else ():
+                texts = [numbers(cell) for cell in row.values()]
+                page.has_row(entry["section"], label, [list(map(float, each)) for each in texts])
     assert not page.left_over(CONSTANTS)
 
 

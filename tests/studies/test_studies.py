@@ -116,3 +116,28 @@ def test_the_service_survives_a_minute_of_mixed_load(export_folder: Path, tmp_pa
     found = json.loads((tmp_path / "out.json").read_text())
     assert found["kills"] == 1
     assert found["answered images"] > 50
+
+
+def test_peers_are_compared_by_their_stored_scores(tmp_path: Path) -> None:
+    save_images(tmp_path / "suites/castings/normal", ["coffee"], 20, seed=0)
+    (tmp_path / "docs/results").mkdir(parents=True)
+    (tmp_path / "docs/images").mkdir()
+    (tmp_path / "docs/peers.md").write_text("# Peers\n## Defects\nText.\n\n| | |\n|---|---:|\n| old | 1 |\n\nAfter.\n")
+    (tmp_path / "README.md").write_text("## Beside other packages\n\n| | |\n|---|---:|\n| old | 1 |\n")
+    (tmp_path / "scores/castings").mkdir(parents=True)
+    for method, found in {"discopatch": 20, "dfm": 10}.items():
+        scores = {f"{part}/{number:02}.png": 0.01 * number for part in ("held_out", "normal") for number in range(20)}
+        scores |= {f"defects/{number:02}.png": 1.0 if number < found else -1.0 for number in range(20)}
+        stored = {"scores": scores, "flagged": None, "pixel": None, "version": "1", "image_seconds": 0.1}
+        (tmp_path / f"scores/castings/{method}.json").write_text(json.dumps(stored))
+    run("peers/read", tmp_path / "suites", tmp_path / "scores", "--docs", tmp_path / "docs", folder=tmp_path)
+    tables = json.loads((tmp_path / "docs/results/peers.json").read_text())["tables"]
+    assert tables["Defects"]["discopatch"]["castings"] == "100.0 [100.0, 100.0]"
+    assert tables["Defects"]["anomalib DFM"]["castings"].startswith("50.0 [")
+    assert tables["Defects, ours minus theirs"]["anomalib DFM"]["castings"].startswith("50.0 [")
+    assert tables["Defects found with one rule"]["anomalib DFM"]["castings"] == "50.0 (0.0)"
+    page = (tmp_path / "docs/peers.md").read_text()
+    assert "| anomalib DFM | 50.0 [" in page
+    assert "| old |" not in page
+    assert page.endswith("After.\n")
+    assert "| anomalib DFM | 0.100 | 50.0 |" in (tmp_path / "README.md").read_text()

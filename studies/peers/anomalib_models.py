@@ -1,0 +1,110 @@
+"""anomalib 2.7.0 with the weights of ResNet-50 that all peers have, through its Engine as it documents.
+
+    data = Folder("x", root=".", normal_dir="fit", normal_test_dir="held_out", val_split_mode="same_as_test")
+    model, engine = Patchcore(backbone="resnet50"), Engine(accelerator="cpu")
+    engine.fit(model, datamodule=data)
+    engine.export(model, "torch", export_root="model")
+    predictions = engine.predict(model, dataset=PredictDataset("new"))
+
+Images become 256 x 256, its default. Its normalisation of scores is switched off after the fit: it cuts scores at 1,
+and the decision is the same without. PaDiM keeps 100 features, its default for ResNet-18; there is none for ResNet-50.
+SuperSimpleNet is trained for EPOCHS in place of 300. EfficientAD is not here: it downloads the weights of its teacher
+and ImageNette. A torchvision for CUDA beside a torch without misses two operators, which are declared before it is
+imported; none of the models uses them.
+"""
+
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from peer import MEAN, PARTS, STD, Fitted, Suite, load_resnet50, main
+
+PACKAGES = (
+    *("torch==2.13.0", "torchvision==0.28.0", "anomalib==2.7.0", "timm==1.0.31", "lightning==2.6.6", "kornia==0.9.0"),
+    *("torchmetrics==1.9.0", "opencv-python-headless==5.0.0.93", "scikit-image==0.26.0", "numpy==2.4.6"),
+)
+EPOCHS = 20
+LINES = 8  # with three imports
+
+
+def declare_operators() -> Any:
+    import torch
+
+    library = torch.library.Library("torchvision", "DEF")
+    for name in ("nms", "qnms"):
+        library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    return library
+
+
+def method(name: str, *, epochs: int | None = None, **parameters: Any) -> Callable[[Suite], Fitted]:
+    def fit(suite: Suite) -> Fitted:
+        warnings.simplefilter("ignore")
+        try:
+            import_module("torchvision")
+        except RuntimeError:  # no operator torchvision::nms
+            for each in [each for each in sys.modules if each.split(".")[0] == "torchvision"]:
+                del sys.modules[each]
+            suite.library = declare_operators()  # type: ignore[attr-defined]  # kept as long as it is used
+        import timm
+        import torch
+        from torchvision.transforms.v2 import Compose, Normalize, Resize
+
+        torch.manual_seed(0)
+        create = timm.create_model
+        timm.create_model = lambda *given, **options: create(*given, **{**options, "pretrained": False})
+        from anomalib import models
+        from anomalib.data import Folder, PredictDataset
+        from anomalib.engine import Engine
+        from anomalib.pre_processing import PreProcessor
+
+        prepare = PreProcessor(transform=Compose([Resize((256, 256), antialias=True), Normalize(MEAN, STD)]))
+        model = getattr(models, name)(backbone="resnet50", pre_processor=prepare, visualizer=False, **parameters)
+        network = next(each for each in model.modules() if hasattr(each, "layer3") and hasattr(each, "conv1"))
+        load_resnet50(network, suite)
+        folders = {"normal_dir": "fit", "normal_test_dir": "held_out", "val_split_mode": "same_as_test"}
+        data = Folder("suite", root=suite.root, num_workers=0, **folders)
+        options = {"accelerator": "cpu", "default_root_dir": tempfile.mkdtemp(), "enable_progress_bar": False}
+        trained = {"max_epochs": epochs, "check_val_every_n_epoch": epochs} if epochs else {}
+        engine, start = Engine(**options, **trained), time.process_time()
+        engine.fit(model, datamodule=data)
+        seconds = time.process_time() - start
+        threshold = float(model.post_processor.image_threshold)
+        model.post_processor.enable_normalization = model.post_processor.enable_thresholding = False
+        kept: dict[str, Any] = {}
+
+        def predict(files: Sequence[Path]) -> Iterator[float]:
+            found: dict[str, float] = {}
+            for part in filter(Path.is_dir, (suite.root / part for part in PARTS)):
+                for batch in engine.predict(model, dataset=PredictDataset(part)):
+                    for file, score, places in zip(batch.image_path, batch.pred_score, batch.anomaly_map, strict=True):
+                        found[file] = float(score)
+                        if part.name in ("normal", "defects") and (suite.root / "masks").is_dir():
+                            kept[str(Path(file).relative_to(suite.root))] = places.squeeze().numpy()
+            return (found[str(each)] for each in files)
+
+        def save(path: Path) -> None:
+            engine.export(model, "torch", export_root=path)
+
+        notes = {"epochs": epochs} if epochs else {}
+        return Fitted(
+            lambda files: list(predict(files)), LINES, threshold, save, lambda: kept, notes=notes, fit_seconds=seconds
+        )
+
+    return fit
+
+
+METHODS = {
+    "patchcore-1": method("Patchcore", coreset_sampling_ratio=0.01),
+    "padim": method("Padim", n_features=100),
+    "dfm": method("Dfm"),
+    "patchcore-10": method("Patchcore", coreset_sampling_ratio=0.1),
+    "supersimplenet": method("Supersimplenet", epochs=EPOCHS),
+}
+
+if __name__ == "__main__":
+    main(__doc__, "anomalib", "anomalib", PACKAGES, METHODS)
