@@ -171,7 +171,9 @@ class Scale(Baseline):
 class ASH(Scale):
     """ASH. The energy after features below the p-th percentile of their image were set to 0, and the rest changed.
 
-    ASH-S multiplies the rest by exp(s1 / s2) as SCALE does, ASH-B makes each s1 / their number, ASH-P leaves them.
+    ASH-S multiplies the rest by exp(s1 / s2) as SCALE does, ASH-B makes each s1 / their number, ASH-P leaves them. A
+    feature that is 0 stays 0: where fewer are positive than are to be kept, the authors' ASH-B fills zeros besides,
+    and which of the equal ones is left to the sort.
     Djurisic et al., Extremely Simple Activation Shaping for Out-of-Distribution Detection, 2023.
     """
 
@@ -185,7 +187,8 @@ class ASH(Scale):
         if self.variant == "s":
             return pruned * sharpening(values, kept)
         if self.variant == "b":
-            return np.where(kept, values.sum(1, keepdims=True) / kept.sum(1, keepdims=True), 0.0)
+            count = max(values.shape[1] - round(values.shape[1] * self.percentile / 100), 1)
+            return np.where(pruned != 0, values.sum(1, keepdims=True) / count, 0.0)
         return pruned
 
 
