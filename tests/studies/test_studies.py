@@ -118,6 +118,15 @@ def test_the_service_survives_a_minute_of_mixed_load(export_folder: Path, tmp_pa
     assert found["answered images"] > 50
 
 
+def test_streams_of_peers_are_drawn_watched_and_tabulated(tmp_path: Path) -> None:
+    few = ("--streams", 3, "--changed", 4, "--images", 20, "--out", tmp_path / "out.json")
+    run("peers/streams", "discopatch", *few, folder=tmp_path)
+    row = json.loads((tmp_path / "out.json").read_text())["streams"]["discopatch, monitor"]
+    assert row["normal"]["streams"] == 3
+    assert row["1 sd after 0"]["found"] == 1
+    assert "| discopatch, monitor |" in run("peers/streams", "table", *few, folder=tmp_path)
+
+
 def test_peers_are_compared_by_their_stored_scores(tmp_path: Path) -> None:
     save_images(tmp_path / "suites/castings/normal", ["coffee"], 20, seed=0)
     (tmp_path / "docs/results").mkdir(parents=True)
