@@ -14,15 +14,10 @@ from time import process_time
 from peer import Fitted, Suite, main
 from pytorch_ood_methods import pooled
 
-PACKAGES = [
-    "torch==2.13.0",
-    "torchvision==0.28.0",
-    "pyod==3.6.7",
-    "numpy==2.4.6",
-    "scikit-learn==1.9.1",
-    "pillow==13.0.0",
-    "safetensors",
-]
+PACKAGES = (
+    *("torch==2.13.0", "torchvision==0.28.0", "pyod==3.6.7", "scikit-learn==1.9.1", "numpy==2.4.6"),
+    *("pillow==13.0.0", "safetensors==0.8.0"),
+)
 LINES = 10  # with imports, and those that make the features
 
 

@@ -20,16 +20,8 @@ from peer import MEAN, STD, Fitted, Suite, load_resnet50, main
 
 PACKAGES = (
     *("torch==2.13.0", "torchvision==0.28.0", "pytorch-ood==0.4.0", "scikit-learn==1.9.1", "numpy==2.4.6"),
-    *("scipy==1.17.1", "pillow==13.0.0", "safetensors"),
+    *("scipy==1.17.1", "pillow==13.0.0", "safetensors==0.8.0"),
 )
-    "torch==2.13.0",
-    "torchvision==0.28.0",
-    "pytorch-ood==0.4.0",
-    "scikit-learn==1.9.1",
-    "scipy",
-    "pillow",
-    "safetensors",
-]
 LINES = 10  # with imports, and those that make the features
 
 
