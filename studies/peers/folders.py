@@ -14,7 +14,9 @@ import json
 import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from peer import Suite, continue_in_environment
@@ -53,10 +55,11 @@ def alibi_detect(suite: Suite) -> dict[str, Test]:
         "MMD": MMDDrift(reference, backend="pytorch", p_val=RATE, n_permutations=1000),
         "KS": KSDrift(reference, p_val=RATE),
     }
-    return {
-        f"alibi-detect, {name}": lambda files, test=test: bool(test.predict(stacked(files))["data"]["is_drift"])
-        for name, test in tests.items()
-    }
+
+    def fails(test: Any, files: Sequence[Path]) -> bool:
+        return bool(test.predict(stacked(files))["data"]["is_drift"])
+
+    return {f"alibi-detect, {name}": partial(fails, test) for name, test in tests.items()}
 
 
 def discopatch(suite: Suite, scores: Path) -> dict[str, Test]:

@@ -35,8 +35,13 @@ def method(module: str, name: str) -> Callable[[Suite], Fitted]:
         def score(files: Sequence[Path]) -> Sequence[float]:
             return list(detector.decision_function(np.stack([features[str(each)] for each in files])))
 
-        costs = {"fit_seconds": fit_seconds, "earlier_seconds": float(features["seconds"])}
-        return Fitted(score, LINES, threshold=float(detector.threshold_), **costs)
+        return Fitted(
+            score,
+            LINES,
+            threshold=float(detector.threshold_),
+            fit_seconds=fit_seconds,
+            earlier_seconds=float(features["seconds"]),
+        )
 
     return fit
 

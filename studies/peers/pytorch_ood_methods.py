@@ -25,7 +25,7 @@ PACKAGES = (
 LINES = 10  # with imports, and those that make the features
 
 
-OPERATORS = []  # kept as long as they are used
+OPERATORS: list[Any] = []  # kept as long as they are used
 
 
 def declare_operators() -> None:
