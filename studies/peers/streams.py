@@ -62,11 +62,11 @@ def nonconform() -> Start:
     return start
 
 
-def river(name: str, *, seeded: bool = False) -> Start:
+def river(name: str) -> Start:
     from river import drift
 
     def start(calibration: Floats, number: int) -> Callable[[float], bool]:
-        detector = getattr(drift, name)(**({"seed": number} if seeded else {}))
+        detector = getattr(drift, name)()
 
         def add(score: float) -> bool:
             detector.update(score)
@@ -131,7 +131,8 @@ def promises(draws: int) -> dict[str, int]:
         new[: (0, 10, 40)[draw % 3]] += 4
         if draw % 2:
             given, new = given.round(1), new.round(1)
-        detector = ConformalDetector(GivenScores(), Split(n_calib=CALIBRATED), score_polarity="higher_is_anomalous")
+        split, polarity = Split(n_calib=CALIBRATED), "higher_is_anomalous"
+        detector = ConformalDetector(GivenScores(), split, score_polarity=polarity, seed=draw)
         selected = np.flatnonzero(detector.fit(given).select(new, alpha=0.1))
         theirs, ours = detector.last_result.p_values, p_values(new[:, 0], detector.calibration_set)
         found["same p-values"] += bool(np.array_equal(theirs, ours))
@@ -147,7 +148,7 @@ def measured(peer: str) -> Iterator[tuple[str, Callable[..., Floats]]]:
         return
     kinds: dict[str, Start] = {}
     if peer == "river":
-        kinds = {"ADWIN": river("ADWIN"), "Page-Hinkley": river("PageHinkley"), "KSWIN": river("KSWIN", seeded=True)}
+        kinds = {"ADWIN": river("ADWIN"), "Page-Hinkley": river("PageHinkley")}
     else:
         kinds["simple jumper"] = nonconform()
     for name, start in kinds.items():
@@ -169,19 +170,20 @@ def measure(peer: str, streams: int, changed: int, images: int, out: Path) -> No
             # The streams begin alike: where each of the normal ones had an alarm, none is left to change.
             alarms = np.zeros(changed) if after and row["normal"]["alarms"] == streams else first(*given)
             if kind == "normal":
-                row[kind] = {"streams": streams, "alarms": int(np.isfinite(alarms).sum())}
+                found = int(np.isfinite(alarms).sum())
+                row[kind] = {"streams": streams, "alarms": found, "share": found / streams}
             else:
                 late = alarms[alarms > after] - after
                 middle = float(np.quantile(late, 0.5, method="inverted_cdf")) if len(late) else np.inf
                 row[kind] = {"streams": len(late), "found": float(np.isfinite(late).mean()) if len(late) else None}
                 row[kind]["median"] = middle if np.isfinite(middle) else None
             print(peer, name, kind, row[kind], f"{process_time() - clock:.0f} s", flush=True)
-            out.write_text(json.dumps(content, separators=(",", ":")))
+            out.write_text(json.dumps(content, separators=(",", ":")) + "\n")
 
 
 def table(out: Path) -> None:
     for name, row in json.loads(out.read_text())["streams"].items():
-        cells = [f"{100 * row['normal']['alarms'] / row['normal']['streams']:.1f} %"]
+        cells = [f"{100 * row['normal']['share']:.1f} %"]
         for each in (row[kind] for kind in CHANGES if kind in row):
             share = "" if each["found"] in (1, None) else f" ({100 * each['found']:.0f} %)"
             cells.append("" if each["median"] is None else f"{each['median']:.0f}{share}")
