@@ -31,7 +31,8 @@ ONE_RULE = "found with one rule"
 SUITES = {"castings": "castings", "kolektor": "KolektorSDD", "tiles": "magnetic tiles", "solar": "solar cells"}
 CORRUPTED = {"photos": "photos", "x-rays": "chest x-rays"}
 COSTS = {"fit_seconds": "fit, s", "image_seconds": "image, s", "peak_mib": "peak, MiB", "saved_mb": "saved, MB"}
-NAMES = {  # others have the name of their file
+LOGITS = tuple(f"pytorch-ood-{each}" for each in ("ash-b", "ash-s", "energy", "maxlogit", "msp", "scale"))
+NAMES = {  # of the methods that the plot names
     "discopatch": "discopatch",
     "discopatch-resnet50": "discopatch, ResNet-50",
     "patchcore-1": "anomalib PatchCore, coreset 1 %",
@@ -42,6 +43,16 @@ NAMES = {  # others have the name of their file
     "pytorch-ood-vim": "pytorch-ood ViM",
     "pytorch-ood-knn-1": "pytorch-ood kNN, k = 1",
     "pyod-knn": "PyOD KNN",
+    "cleanvision": "cleanvision",
+}
+WORDS = {
+    "pyod": "PyOD",
+    "mahalanobis": "Mahalanobis",
+    "nnguide": "NNGuide",
+    "knn": "kNN",
+    "iforest": "IForest",
+    "energy": "Energy",
+    "maxlogit": "MaxLogit",
 }
 SHORT = "discopatch", "patchcore-1", "padim", "dfm", "pytorch-ood-vim", "pytorch-ood-knn-1", "pyod-knn"  # in the README
 
@@ -103,6 +114,13 @@ class Scored:
         return in_points(pixel_measures(normal, defects, seed=0)[0])
 
 
+def name_of(stem: str) -> str:
+    """The name of a method, from that of its file."""
+    package, _, method = stem.removeprefix("pytorch-").partition("-")
+    words = f"{'pytorch-' if package == 'ood' else ''}{WORDS.get(package, package)}", WORDS.get(method, method.upper())
+    return NAMES.get(stem) or " ".join(words)
+
+
 def in_points(measure: Measure) -> str:
     return f"{100 * measure.value:.1f} [{100 * measure.low:.1f}, {100 * measure.high:.1f}]"
 
@@ -118,12 +136,13 @@ def read(suites: Path, scores: Path) -> tuple[Tables, dict[str, dict[str, object
         methods = {file.stem: Scored(file, suites / suite, severity) for file in files}
         column = {**SUITES, **CORRUPTED}[suite] + (f", severity {severity}" if severity else "")
         for stem, each in methods.items():
-            name = NAMES.get(stem, stem)
+            name = name_of(stem)
             for table, text in each.cells(methods.get("discopatch")):
-                tables.setdefault(table, {}).setdefault(name, {})[column] = text
+                if stem not in LOGITS or table == "Defects":  # where these are near chance
+                    tables.setdefault(table, {}).setdefault(name, {})[column] = text
             if each.stored["pixel"]:
                 tables.setdefault("Maps", {}).setdefault(name, {})[column] = each.places()
-            if not severity:
+            if not severity and stem not in LOGITS:
                 costs.setdefault(name, []).append(each)
             kept = "version", "threads", "threshold", "notes", "suite_digest", "weights_digest", *COSTS
             runs.setdefault(suite, {})[name] = {key: each.stored.get(key) for key in kept}
