@@ -172,14 +172,18 @@ def plot(tables: Tables, path: Path) -> None:
     figure, axes = plt.subplots(figsize=(7.5, 4.6), layout="constrained")
     rows = tables[f"Defects {ONE_RULE}"]
     sets = [each for each in SUITES.values() if rows["discopatch"].get(each)]
-    for name, cells in rows.items():
-        if all(cells[each] for each in sets):
-            place = float(tables["Cost"][name]["image, s"]), mean(float(cells[each].split()[0]) for each in sets)
-            ours = name.startswith("discopatch")
-            axes.scatter(*place, s=60, color="#c0392b" if ours else "#34495e", zorder=3)
-            options: Any = {"textcoords": "offset points", "fontsize": 8, "ha": "right" if ours else "left"}
-            if name in NAMES.values():  # the others are dots
-                axes.annotate(name, place, xytext=(-7 if ours else 7, 2), **options)
+    places = {
+        name: (float(tables["Cost"][name]["image, s"]), mean(float(cells[each].split()[0]) for each in sets))
+        for name, cells in rows.items()
+        if all(cells[each] for each in sets)
+    }
+    for name, (x, y) in places.items():
+        ours = name.startswith("discopatch")
+        axes.scatter(x, y, s=60, color="#c0392b" if ours else "#34495e", zorder=3)
+        left = ours or any(x < other < 1.6 * x and abs(y - found) < 3 for other, found in places.values())
+        options: Any = {"textcoords": "offset points", "fontsize": 8, "ha": "right" if left else "left"}
+        if name in NAMES.values():  # the others are dots
+            axes.annotate(name, (x, y), xytext=(-7 if left else 7, 2), **options)
     axes.set_xscale("log")
     axes.set(xlim=(0.005, 2), ylim=(0, 100), xlabel="CPU seconds an image, one thread")
     axes.set_xticks(ticks := [0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2], [f"{each:g}" for each in ticks])
