@@ -147,8 +147,8 @@ def decoders(
         }
     write_json(out, found)
     one, other = (float(np.mean([*found["auroc"][each].values()])) for each in COMPARED)
-    verdict = "within the limit" if abs(other - one) <= LIMIT else "beyond the limit"
-    print(f"mean AUROC {one:.4f} with {COMPARED[0]}, {other:.4f} with {COMPARED[1]}: {verdict}")
+    outcome = "within the limit" if abs(other - one) <= LIMIT else "beyond the limit"
+    print(f"mean AUROC {one:.4f} with {COMPARED[0]}, {other:.4f} with {COMPARED[1]}: {outcome}")
 
 
 if __name__ == "__main__":

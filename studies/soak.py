@@ -1,4 +1,4 @@
-"""The service under mixed load with its shipped limits, killed and on a full disk, with a ledger of all images.
+"""The service under mixed load with its shipped limits, killed and on a full disk, with a record of all images.
 
 python studies/soak.py --minutes 30
 
