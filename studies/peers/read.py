@@ -156,8 +156,12 @@ def read(suites: Path, scores: Path) -> tuple[Tables, dict[str, dict[str, object
         both = tables["Defects"][name] | tables["Corruptions"].get(name, {})
         row = {column: text.split(" [")[0] for column, text in both.items() if not column.endswith("3")}
         tables.setdefault("Beside other packages", {})[name] = {"seconds": tables["Cost"][name]["image, s"], **row}
+    sets = [*SUITES.values(), *CORRUPTED.values()]
     for rows in tables.values():  # all rows have all columns
-        columns = dict.fromkeys(column for row in rows.values() for column in row)
+        there = dict.fromkeys(column for row in rows.values() for column in row)
+        columns = sorted(
+            there, key=lambda each: max((at for at, set_ in enumerate(sets) if each.startswith(set_)), default=-1)
+        )
         rows.update({name: {column: row.get(column, "") for column in columns} for name, row in rows.items()})
     return tables, runs
 
