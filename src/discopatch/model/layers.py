@@ -283,17 +283,18 @@ class ScoringConv2d(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, C', H / stride, W / stride)."""
-        if not (x.is_cpu and x.dtype == self.weight.dtype == torch.float32 and torch.backends.mkldnn.is_available()):
-            y = F.conv2d(x, self.weight, self.bias, self.stride, self.padding, groups=self.groups)
-            return relu6(y) if self.activate else y
+        by_onednn = x.is_cpu and x.dtype == self.weight.dtype == torch.float32 and torch.backends.mkldnn.is_available()
         options: Any = self.padding, self.stride, (1, 1), self.groups
-        if not PACKS:
+        if by_onednn and PACKS:
+            shape, packed = self._packed
+            if shape != x.shape:
+                packed = torch.ops.mkldnn._reorder_convolution_weight(self.weight.detach(), *options, x.shape)
+                self._packed = x.shape, packed
+            after = ("hardtanh", [0.0, 6.0], "") if self.activate else ("none", [], "")
+            found: Tensor = torch.ops.mkldnn._convolution_pointwise(x, packed, self.bias, *options, *after)
+            return found
+        if by_onednn:
             y = torch.mkldnn_convolution(x, self.weight, self.bias, *options)
-            return relu6(y) if self.activate else y
-        shape, packed = self._packed
-        if shape != x.shape:
-            packed = torch.ops.mkldnn._reorder_convolution_weight(self.weight.detach(), *options, x.shape)
-            self._packed = x.shape, packed
-        after = ("hardtanh", [0.0, 6.0], "") if self.activate else ("none", [], "")
-        found: Tensor = torch.ops.mkldnn._convolution_pointwise(x, packed, self.bias, *options, *after)
-        return found
+        else:
+            y = F.conv2d(x, self.weight, self.bias, self.stride, self.padding, groups=self.groups)
+        return relu6(y) if self.activate else y
