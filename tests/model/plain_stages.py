@@ -4,43 +4,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from discopatch.model.kernels import CONSTANT, LEVELS, PIXEL_SCALE, Classifier, FastMBConv, PatchLayout
-from discopatch.model.kernels.fused import columns
-from discopatch.model.layers import EPS, SLOPE, SMALLEST_VARIANCE
+from discopatch.model.kernels import LEVELS, PIXEL_SCALE, Classifier, FastMBConv, PatchLayout
+from discopatch.model.layers import SMALLEST_VARIANCE
 from discopatch.model.patches import extract_patches
 
 
 class PlainStages:
     """Takes the place of `programs`; computes in float32 wherever the result has no other type."""
 
-    def moments(self, images: Tensor, layout: PatchLayout) -> Tensor:
-        rows = windows(images, layout).double()
-        return rows.mT @ rows
+    def statistics(self, x: Tensor, out: Tensor) -> None:
+        variance, mean = torch.var_mean(x.reshape(len(out), -1, x.shape[3]).float(), dim=1, correction=0)
+        out[:] = torch.cat((mean, torch.log(variance + SMALLEST_VARIANCE)), dim=1)
 
-    def first_layer(
-        self, images: Tensor, layout: PatchLayout, kernel: Tensor, affine: Tensor, dtype: torch.dtype
-    ) -> Tensor:
-        values = normalised(windows(images, layout) @ kernel, affine)
-        return values.to(dtype).view(-1, layout.side(1), layout.side(1), values.shape[2])
-
-    def statistics(self, x: Tensor | None, sums: Tensor | None, norm: Tensor, out: Tensor, *, pixels: int) -> Tensor:
-        if x is not None:
-            values = by_image(x, len(out))
-            variance, mean = torch.var_mean(values, dim=1, correction=0)
-        else:
-            assert sums is not None
-            mean, square = (sums.sum(1) / pixels).unbind(1)
-            variance = square - mean.square()
-        scale = norm[1] * torch.rsqrt(variance.float() + EPS)
-        out[:] = torch.cat((mean + norm[0], torch.log(variance.clamp(min=0) + SMALLEST_VARIANCE)), dim=1)
-        return torch.stack((scale, norm[2] - mean.float() * scale), dim=1)
-
-    def activate(self, x: Tensor, affine: Tensor) -> Tensor:
-        return normalised(by_image(x, len(affine)), affine).to(x.dtype).view(x.shape)
-
-    def classify(self, x: Tensor, affine: Tensor | None, classifier: Classifier, out: Tensor) -> None:
-        features = x if affine is None else self.activate(x, affine)
-        terms, cells = features.float() @ classifier.weights.float().sum(0), classifier.cells
+    def classify(self, x: Tensor, classifier: Classifier, out: Tensor) -> None:
+        terms, cells = x.float() @ classifier.weights.float().sum(0), classifier.cells
         rows, across = (side - cells + 1 for side in x.shape[1:3])
         taps = [terms[:, i : i + rows, j : j + across, i * cells + j] for i in range(cells) for j in range(cells)]
         out[:] = (sum(taps[1:], start=taps[0]) + classifier.bias).reshape(out.shape)
@@ -61,21 +38,3 @@ class PlainStages:
         filtered = F.relu6(F.conv2d(padded, kernel, filter_bias, block.stride, groups=len(kernel))).permute(0, 2, 3, 1)
         projected = filtered.to(x.dtype).float() @ matrix.float() + bias
         return (projected + x.float() if block.residual else projected).to(x.dtype).contiguous()
-
-
-def windows(images: Tensor, layout: PatchLayout) -> Tensor:
-    """(images, size, size, 3) in uint8 -> (images, pixels, 32): what an output pixel sees, in integers; a 1; zeros."""
-    patches = extract_patches(images, layout.corners.long(), layout.patch)
-    rows = columns(2 * patches.float() - LEVELS)
-    rows[:, CONSTANT] = 1
-    return rows.view(len(images), layout.pixels(1), -1)
-
-
-def by_image(x: Tensor, images: int) -> Tensor:
-    """(images x patches, rows, columns, C) -> (images, pixels, C) in float32."""
-    return x.reshape(images, -1, x.shape[3]).float()
-
-
-def normalised(values: Tensor, affine: Tensor) -> Tensor:
-    """LeakyReLU of the normalised values (images, pixels, C)."""
-    return F.leaky_relu(values * affine[:, :1] + affine[:, 1:], SLOPE)

@@ -154,16 +154,15 @@ class DiscriminatorEncoder(Encoder):
         self.prefetched = 0 if self._fast is None else 1
 
     def _fast_pass(self) -> "FastPass | None":
-        """The fast kernels, or None for networks and kinds of features without them, which use autocast instead."""
+        """The fast kernels, or None for networks and shapes without them, which use autocast instead."""
         from discopatch.model.kernels import FastPass
 
-        architecture = self._discriminator.architecture
         shape = self.transform.largest
         if (
             self.transform.pixels != "symmetric"
             or shape[0] != shape[1]
             or is_large(*shape)
-            or (architecture.kind == "plain" and not self.kinds <= set(BASIC_KINDS))
+            or self._discriminator.architecture.kind == "plain"
         ):
             return None
         with_places = "places" in self.kinds and self.extractor.corners is None
@@ -177,8 +176,6 @@ class DiscriminatorEncoder(Encoder):
                 tones=measure_tones if "tones" in self.kinds else None,
                 places=self.extractor.places if with_places else None,
             )
-        except ParameterError:
-            raise
         except Exception as error:  # anything that a kernel compiler raises
             warnings.warn(
                 f"the fast kernels do not work on {torch.cuda.get_device_name(self.device)} "

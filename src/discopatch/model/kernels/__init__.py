@@ -1,14 +1,7 @@
 """Fast passes of the discriminator on a GPU: `FastPass` for scoring, `fuse` for training.
 
-The plain pass of `layers.py` writes and reads every activation several times. In the fast pass of plain networks
-
-- the first layer is a linear map of 27 numbers: its mean and variance over an image follow exactly from the moments of
-  these numbers, before it is computed; then it is computed, normalised and activated in one pass;
-- the others are torch's convolution without its bias, one pass for both sums, one to normalise and activate in place;
-- the last normalisation happens on the way into the classifier and is never written.
-
-The kernels of inverted networks add bias, ReLU6 and the residual sum on the way out. `programs.py` has the kernels and
-launches them; tests replace it by plain torch.
+The plain pass of `layers.py` writes and reads every activation several times. The kernels add bias, ReLU6 and the
+residual sum on the way out. `programs.py` has the kernels and launches them; tests replace it by plain torch.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -23,11 +16,10 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from discopatch.errors import ParameterError
 from discopatch.images import Pixels
 from discopatch.images.tensors import to_unit
 from discopatch.model.kernels.fused import ALIGNED, TAPS, fuse
-from discopatch.model.layers import Block, InvertedLayer, MBConv, PatchNorm2d, SameConv2d
+from discopatch.model.layers import InvertedLayer, MBConv, SameConv2d
 from discopatch.model.networks import Discriminator
 from discopatch.model.patches import extract_patches
 from discopatch.utils import prefetch
@@ -35,9 +27,7 @@ from discopatch.utils import prefetch
 __all__ = ["FastPass", "Recorded", "fuse", "nearest_kernel"]
 
 WINDOW = 3 * TAPS
-CONSTANT = WINDOW  # column of a window that holds a 1, so that sums are among the moments
-LEVELS = 255  # the first plain layer takes a pixel k as the odd integer 2 k - 255: exact in bfloat16, padded with 0
-PIXEL_SCALE = 256  # the inverted stem takes it as (2 k - 255) / 256, which is exact in half precision
+LEVELS, PIXEL_SCALE = 255, 256  # the stem takes a pixel k as (2 k - 255) / 256, which is exact in half precision
 FEW = 16  # input channels up to which an expansion is computed again for each tap rather than written and read
 
 WARM_UP = 3  # runs before a recording
@@ -52,7 +42,7 @@ Describe = Callable[[list[Tensor]], Tensor]  # maps of all layers, (B, C, H, W) 
 
 
 class FastPass:
-    """Images in uint8 to logits and statistics; of inverted networks also to pooled features and places.
+    """Images in uint8 to logits, statistics, pooled features and places, by an inverted network.
 
     corners: patches of each image, (patches, 2); none for one pass over the whole image.
     batch_size: most images of one `start`; fewer pass in a batch of the same size, so that no score depends on their
@@ -84,11 +74,7 @@ class FastPass:
         on_gpu, patch = device.type == "cuda", size if corners is None else self.architecture.patch_size
         corners = torch.zeros(1, 2) if corners is None else corners
         self.layout = PatchLayout(corners.to(device, torch.int32).contiguous(), patch, size)
-        self.network: FastPlain | FastInverted
-        if self.architecture.kind == "inverted":
-            self.network = FastInverted(discriminator, dtype, stages, places)
-        else:
-            self.network = FastPlain(discriminator, dtype, stages)
+        self.network = FastInverted(discriminator, dtype, stages, places)
         with torch.cuda.device(device if on_gpu else -1):  # kernels are launched on the current GPU
             self._check(discriminator)
         self._images = torch.zeros(batch_size, size, size, 3, dtype=torch.uint8, device=device)
@@ -267,14 +253,6 @@ class PatchLayout(NamedTuple):
     patch: int  # side of a patch
     size: int  # side of an image
 
-    def side(self, layers: int) -> int:
-        """Side of a patch's feature map after so many layers: each halves it and rounds up."""
-        return -(-self.patch >> layers)
-
-    def pixels(self, layers: int) -> int:
-        """Pixels of all feature maps of an image after so many layers."""
-        return len(self.corners) * self.side(layers) ** 2
-
 
 class Classifier(NamedTuple):
     """Last layer: the contribution of each pixel of a feature map to the logits of the patches that contain it."""
@@ -290,45 +268,6 @@ class Classifier(NamedTuple):
         padded = F.pad(weight.detach().float(), (0, taps - cells * cells))
         high = padded.to(dtype)
         return cls(torch.stack((high, (padded - high.float()).to(dtype))), values_of(head.bias), cells)
-
-
-class FastPlain:
-    """Plain discriminator with PatchNorm in one precision."""
-
-    def __init__(self, discriminator: Discriminator, dtype: torch.dtype, stages: Any) -> None:
-        architecture, head = discriminator.architecture, discriminator.head
-        if architecture.normalisation != "patch":
-            raise ParameterError(
-                f"the fast pass normalises by image, and this discriminator has the normalisation "
-                f"{architecture.normalisation!r}: use precision='float32'"
-            )
-        self.layer_sizes, self.dtype, self.stages = architecture.layer_sizes, dtype, stages
-        blocks = [block for block in discriminator.blocks if isinstance(block, Block)]
-        kernel = window_kernel(blocks[0].conv) / LEVELS
-        self.first, self.forms = kernel.float(), moment_forms(kernel)
-        kernels = (block.conv.weight.detach().to(dtype) for block in blocks[1:])
-        self.kernels = [each.contiguous(memory_format=torch.channels_last) for each in kernels]
-        self.norms = [norm_of(block) for block in blocks]
-        cells = architecture.cells
-        self.classifier = Classifier.of(head, head.weight.view(-1, cells**2), cells, torch.bfloat16)
-
-    def run(self, images: Tensor, layout: PatchLayout) -> tuple[Tensor]:
-        """(B, size, size, 3) in uint8 to (B, statistics and logits) in float32."""
-        stages, count = self.stages, len(images)
-        logits = len(layout.corners) * (layout.side(len(self.norms)) - self.classifier.cells + 1) ** 2
-        out = torch.empty(count, sum(self.layer_sizes) + logits, device=images.device)
-        *statistics, last = out.split([*self.layer_sizes, logits], dim=1)
-        sums = (stages.moments(images, layout).flatten(1) @ self.forms).view(count, 1, 2, -1)
-        affine = stages.statistics(None, sums, self.norms[0], statistics[0], pixels=layout.pixels(1))
-        x = stages.first_layer(images, layout, self.first, affine, self.dtype)
-        for number, kernel in enumerate(self.kernels, start=1):
-            # The first layer is activated already. The bias is part of the reported mean alone.
-            x = x if number == 1 else stages.activate(x, affine)
-            x = F.conv2d(x.permute(0, 3, 1, 2), kernel, None, 2, 1).permute(0, 2, 3, 1).contiguous()
-            pixels = layout.pixels(number + 1)
-            affine = stages.statistics(x, None, self.norms[number], statistics[number], pixels=pixels)
-        stages.classify(x, affine if self.kernels else None, self.classifier, last)
-        return (out,)
 
 
 class FastMBConv:
@@ -362,8 +301,6 @@ class FastInverted:
         self.layers = [
             [FastMBConv(block, self.dtype) for block in layer.blocks if isinstance(block, MBConv)] for layer in layers
         ]
-        # Of the layers, which have no normalisation, only the statistics are used.
-        self.norms = [torch.zeros(3, width, device=head.weight.device) for width in architecture.hidden]
         stem = layers[0].stem
         assert stem is not None
         self.stem = (window_kernel(stem) * (PIXEL_SCALE / LEVELS)).float(), values_of(stem.bias)
@@ -386,10 +323,9 @@ class FastInverted:
         for number, blocks in enumerate(self.layers):
             for block in blocks:
                 x = stages.mbconv(x, block)
-            pixels = x.numel() // x.shape[3] // count
-            stages.statistics(x, None, self.norms[number], statistics[number], pixels=pixels)
+            stages.statistics(x, statistics[number])
             if number == len(self.layers) - 2:
-                stages.classify(x, None, classifier, last)
+                stages.classify(x, classifier, last)
             if self.describe is not None:  # otherwise the memory of the map is free for the next layers
                 maps.append(x.permute(0, 3, 1, 2))
         if self.embed is not None:
@@ -415,23 +351,6 @@ def window_kernel(conv: nn.Module) -> Tensor:
     """(32, C) in float64: a convolution over pixels as a matrix of windows, tap by tap their three colours; zeros."""
     weight = conv.get_parameter("weight").detach().double().permute(2, 3, 1, 0).flatten(0, 2)
     return F.pad(weight, (0, 0, 0, ALIGNED - WINDOW))
-
-
-def moment_forms(kernel: Tensor) -> Tensor:
-    """(32 x 32, 2 x C): from moments of windows to the sums of outputs, and of their squares.
-
-    Linear forms of a channel's weights w: w . (sum of windows), and w . (sum of their products) w.
-    """
-    sums = torch.zeros(ALIGNED, *kernel.shape, dtype=kernel.dtype, device=kernel.device)
-    sums[CONSTANT] = kernel
-    products = kernel[:, None] * kernel[None]
-    return torch.cat((sums, products), dim=2).flatten(0, 1).contiguous()
-
-
-def norm_of(block: Block) -> Tensor:
-    """(3, C): the bias before a normalisation, which subtracts it again, and the scale and shift."""
-    assert isinstance(block.norm, PatchNorm2d)
-    return torch.stack([values_of(each) for each in (block.conv.bias, block.norm.weight, block.norm.bias)])
 
 
 def matrix_of(conv: SameConv2d, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

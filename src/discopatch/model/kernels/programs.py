@@ -1,8 +1,8 @@
 """Triton kernels of the fast pass, and the functions that launch them; Triton is installed only where there is a GPU.
 
-Feature maps lie channel by channel within a pixel, an image's pixels one after another: (images, pixels, channels). In
-kernels of inverted networks, pixels are counted through all maps of a batch. Offsets of an image are 64-bit integers,
-those inside one are 32-bit. Matrix products are in half precision, statistics in float32.
+Feature maps lie channel by channel within a pixel, an image's pixels one after another: (images, pixels, channels).
+Kernels of blocks count pixels through all maps of a batch. Offsets of an image are 64-bit integers, those inside one
+are 32-bit. Matrix products are in half precision, statistics in float32.
 """
 
 from collections import namedtuple
@@ -23,15 +23,14 @@ if TYPE_CHECKING:
 PROGRAMS = 1056  # enough for every multiprocessor of a large GPU, eight times
 PARTS = 64  # most parts of a sum: one program reads them all at once
 WIDE = 24  # output channels beyond which the projection is a kernel of its own: up to them one kernel is faster
-SLOPE, EPS, SMALLEST = (tl.constexpr(each) for each in (layers.SLOPE, layers.EPS, layers.SMALLEST_VARIANCE))
+SMALLEST = tl.constexpr(layers.SMALLEST_VARIANCE)
 
 # Pixels and, at most, channels of one program of a kernel.
-MOMENTS = 256  # the products of more windows would not sum up exactly in float32
-FIRST = ACTIVATE = LOGIT_TERMS = 64, 128
+LOGIT_TERMS = 64, 128
 SUMS = 32, 128
 STATISTICS = 32  # channels
 LOGITS = tl.constexpr(64)  # patches
-# Of inverted networks: one for all sizes, from timings of each block of natural-v2 on an H200 with 512 images; close to
+# Of stem and blocks: one for all sizes, from timings of each block of natural-v2 on an H200 with 512 images; close to
 # the best for most blocks. The stem was not varied.
 STEM = 128, 2**14
 EXPAND = 128, 64
@@ -42,8 +41,8 @@ LARGEST = tl.constexpr(60_000)  # magnitude of numbers in half precision
 FAR = 1e38  # squared length of vectors beyond the last
 
 # Compile-time arguments of kernels, grouped.
-# Sides of an image, of a patch and of its first feature map; rows and columns of zeros before a patch.
-Window = namedtuple("Window", "size patch side before")
+# Sides of an image, of a patch and of its first feature map.
+Window = namedtuple("Window", "size patch side")
 # Pixels and channels of a program, and all channels; of matrices also the inputs, and how many are multiplied at once.
 Tile = namedtuple("Tile", "rows across channels inputs depth", defaults=(0, 0))
 # An inverted residual block: its input map, filter and channels, then powers of two: the pixels of a program, its
@@ -67,69 +66,24 @@ def load_matrix(matrix, row, column, rows, columns):
 
 @triton.jit
 def windows_of(image_data, corners, pixel, pixels, window: tl.constexpr):
-    """(block, 32) in float32 of one image: for each output pixel 27 integers 2 k - 255, a 1, zeros."""
+    """(block, 32) in float32 of one image: for each output pixel 27 integers 2 k - 255, then zeros."""
     side: tl.constexpr = window.side
     tap = tl.arange(0, 32)
     known = pixel < pixels
     which, inside = pixel // (side * side), pixel % (side * side)
     top = tl.load(corners + 2 * which, mask=known, other=0)
     left = tl.load(corners + 2 * which + 1, mask=known, other=0)
-    row = 2 * (inside // side)[:, None] - window.before + (tap // 9)[None, :]
-    column = 2 * (inside % side)[:, None] - window.before + (tap // 3 % 3)[None, :]
+    row = 2 * (inside // side)[:, None] + (tap // 9)[None, :]
+    column = 2 * (inside % side)[:, None] + (tap // 3 % 3)[None, :]
     there = inside_map(row, column, window.patch, window.patch) & (tap < 27)[None, :] & known[:, None]
     offset = ((top[:, None] + row) * window.size + left[:, None] + column) * 3 + (tap % 3)[None, :]
     value = tl.load(image_data + offset, mask=there, other=0).to(tl.float32)
-    value = tl.where(there, 2 * value - 255, 0.0)
-    return tl.where((tap == 27)[None, :] & known[:, None], 1.0, value)
+    return tl.where(there, 2 * value - 255, 0.0)
 
 
 @triton.jit
 def inside_map(row, column, rows, columns):
     return (row >= 0) & (row < rows) & (column >= 0) & (column < columns)
-
-
-@triton.jit
-def moments_kernel(image_data, corners, moments, pixels, chunk, parts, window: tl.constexpr, block: tl.constexpr):
-    """A part of an image's windows; up to 257 of them the products of their integers sum up exactly in float32."""
-    part, image = tl.program_id(0), tl.program_id(1)
-    image_data += image.to(tl.int64) * (window.size * window.size * 3)
-    total = tl.zeros((32, 32), tl.float64)
-    first = part * chunk
-    for start in range(first, tl.minimum(first + chunk, pixels), block):
-        rows = windows_of(image_data, corners, start + tl.arange(0, block), pixels, window)
-        rows = rows.to(tl.bfloat16)
-        total += tl.dot(tl.trans(rows), rows).to(tl.float64)
-    place = tl.arange(0, 32)
-    where = (image.to(tl.int64) * parts + part) * 1024 + place[:, None] * 32 + place[None, :]
-    tl.store(moments + where, total)
-
-
-@triton.jit
-def first_layer_kernel(
-    image_data, corners, kernel, affine, out, pixels, chunk, window: tl.constexpr, tile: tl.constexpr
-):
-    """The first layer from pixels to activated features, written once; its normalisation is part of the kernel.
-
-    The kernel is the sum of two in bfloat16: rounded once, a filter that should not see evenly bright areas would.
-    """
-    image, first = tl.program_id(2), tl.program_id(0) * chunk
-    image_data += image.to(tl.int64) * (window.size * window.size * 3)
-    out += (image.to(tl.int64) * pixels + first) * tile.channels
-    place, tap = tl.arange(0, tile.rows), tl.arange(0, 32)
-    channel = tl.program_id(1) * tile.across + tl.arange(0, tile.across)
-    known = channel < tile.channels
-    factor, term = load_affine(affine, image, channel, tile.channels)
-    weight = tl.load(kernel + tap[:, None] * tile.channels + channel[None, :], mask=known[None, :], other=0.0)
-    weight = tl.where((tap == 27)[:, None], term[None, :], weight * factor[None, :])
-    coarse = weight.to(tl.bfloat16)
-    fine = (weight - coarse.to(tl.float32)).to(tl.bfloat16)
-    for start in range(first, tl.minimum(first + chunk, pixels), tile.rows):
-        rows = windows_of(image_data, corners, start + place, pixels, window).to(tl.bfloat16)
-        value = tl.dot(rows, coarse, tl.dot(rows, fine))
-        value = tl.maximum(value, value * SLOPE)
-        inside = (start + place < pixels)[:, None] & known[None, :]
-        tl.store(out + place[:, None] * tile.channels + channel[None, :], value.to(out.dtype.element_ty), mask=inside)
-        out += tile.rows * tile.channels
 
 
 @triton.jit
@@ -155,8 +109,8 @@ def sums_kernel(x, sums, pixels, chunk, parts, tile: tl.constexpr):
 
 
 @triton.jit
-def statistics_kernel(sums, x, norm, affine, out, pixels, parts, width, tile: tl.constexpr):
-    """Sums become statistics and a normalisation, in the precision of the sums until the mean is taken out."""
+def statistics_kernel(sums, x, out, pixels, parts, width, tile: tl.constexpr):
+    """Sums become statistics."""
     channels: tl.constexpr = tile.channels
     image = tl.program_id(1)
     part, channel = tl.arange(0, tile.rows), tl.program_id(0) * tile.across + tl.arange(0, tile.across)
@@ -165,60 +119,21 @@ def statistics_kernel(sums, x, norm, affine, out, pixels, parts, width, tile: tl
     where = (image * parts + part)[:, None] * (2 * channels) + channel[None, :]
     offset = tl.sum(tl.load(sums + where, mask=inside, other=0.0), 0) / pixels
     square = tl.sum(tl.load(sums + where + channels, mask=inside, other=0.0), 0) / pixels
-    variance = tl.maximum((square - offset * offset).to(tl.float32), 0.0)
-    mean = offset.to(tl.float32)
-    if x is not None:
-        origin = x + image.to(tl.int64) * pixels * channels
-        mean += tl.load(origin + channel, mask=known, other=0.0).to(tl.float32)
-    conv_bias = tl.load(norm + channel, mask=known, other=0.0)
-    factor = tl.load(norm + channels + channel, mask=known, other=0.0) / tl.sqrt(variance + EPS)
-    term = tl.load(norm + 2 * channels + channel, mask=known, other=0.0) - mean * factor
-    affine += image * 2 * channels
-    tl.store(affine + channel, factor, mask=known)
-    tl.store(affine + channels + channel, term, mask=known)
+    variance = tl.maximum(square - offset * offset, 0.0)
+    origin = x + image.to(tl.int64) * pixels * channels
+    mean = offset + tl.load(origin + channel, mask=known, other=0.0).to(tl.float32)
     out += image.to(tl.int64) * width
-    tl.store(out + channel, mean + conv_bias, mask=known)
+    tl.store(out + channel, mean, mask=known)
     tl.store(out + channels + channel, tl.log(variance + SMALLEST), mask=known)
 
 
 @triton.jit
-def load_affine(affine, image, channel, channels):
-    """Factors and terms of some channels in the normalisation of an image."""
-    affine += image * 2 * channels
-    known = channel < channels
-    factor = tl.load(affine + channel, mask=known, other=0.0)
-    return factor, tl.load(affine + channels + channel, mask=known, other=0.0)
-
-
-@triton.jit
-def load_features(x, affine, pixels, tile: tl.constexpr):
-    """A program's features, by an `affine` normalised and activated, 0 outside; pointers to them, and which exist."""
-    image, start = tl.program_id(2), tl.program_id(0) * tile.rows
-    place, channel = tl.arange(0, tile.rows), tl.program_id(1) * tile.across + tl.arange(0, tile.across)
-    inside = (start + place < pixels)[:, None] & (channel < tile.channels)[None, :]
-    x += (image.to(tl.int64) * pixels + start) * tile.channels
-    where = x + (place[:, None] * tile.channels + channel[None, :])
-    value = tl.load(where, mask=inside, other=0.0).to(tl.float32)
-    if affine is not None:
-        factor, term = load_affine(affine, image, channel, tile.channels)
-        value = value * factor[None, :] + term[None, :]
-        value = tl.where(inside, tl.maximum(value, value * SLOPE), 0.0)
-    return value, where, inside
-
-
-@triton.jit
-def activate_kernel(x, affine, pixels, tile: tl.constexpr):
-    """Normalises and activates the features in place."""
-    value, where, inside = load_features(x, affine, pixels, tile)
-    tl.store(where, value.to(x.dtype.element_ty), mask=inside)
-
-
-@triton.jit
-def logit_terms_kernel(x, affine, weights, terms, pixels, images, tile: tl.constexpr, taps: tl.constexpr):
+def logit_terms_kernel(x, weights, terms, pixels, images, tile: tl.constexpr, taps: tl.constexpr):
     """What some channels of each pixel add to the logit of a patch in which the pixel has each of the places."""
     image, start = tl.program_id(2), tl.program_id(0) * tile.rows
     place, channel = tl.arange(0, tile.rows), tl.program_id(1) * tile.across + tl.arange(0, tile.across)
-    value, _, _ = load_features(x, affine, pixels, tile)
+    x += image.to(tl.int64) * pixels * tile.channels
+    value = load_matrix(x, start + place, channel, pixels, tile.channels)
     tap = tl.arange(0, taps)
     high = weights + (channel[:, None] * taps + tap[None, :])
     known = (channel < tile.channels)[:, None]
@@ -421,72 +336,29 @@ def nearest_kernel(x, bank, halves, lengths, out, count, axes: tl.constexpr, til
 # Launches: feature maps are (images x patches, rows, columns, C), and `out` has one row for each image.
 
 
-def moments(images: Tensor, layout: "PatchLayout") -> Tensor:
-    """(images, 32, 32) in float64: sums over all windows of the products of their numbers, in parts that are exact."""
-    count, pixels = len(images), layout.pixels(1)
-    parts, chunk = in_parts(pixels, MOMENTS, PROGRAMS // count, 2 * PARTS)
-    found = images.new_empty(count, parts, 32, 32, dtype=torch.float64)
-    window = Window(layout.size, layout.patch, layout.side(1), 1)
-    moments_kernel[parts, count](
-        images, layout.corners, found, pixels, chunk, parts, window=window, block=MOMENTS, num_warps=8
-    )
-    return found.sum(1)
+def statistics(x: Tensor, out: Tensor) -> None:
+    """Writes the statistics of features to `out`.
 
-
-def first_layer(images: Tensor, layout: "PatchLayout", kernel: Tensor, affine: Tensor, dtype: torch.dtype) -> Tensor:
-    """Activated features of the first plain layer."""
-    count, pixels, side, tile = len(images), layout.pixels(1), layout.side(1), tile_of(FIRST, kernel.shape[1])
-    out = images.new_empty(count * len(layout.corners), side, side, tile.channels, dtype=dtype)
-    parts, chunk = in_parts(pixels, tile.rows, 4 * PROGRAMS // count, pixels)
-    window = Window(layout.size, layout.patch, side, 1)
-    first_layer_kernel[parts, cdiv(tile.channels, tile.across), count](
-        images, layout.corners, kernel, affine, out, pixels, chunk, window=window, tile=tile
-    )
-    return out
-
-
-def statistics(x: Tensor | None, sums: Tensor | None, norm: Tensor, out: Tensor, *, pixels: int) -> Tensor:
-    """Writes the statistics of features to `out` and returns the normalisation, (images, 2, C).
-
-    sums: (images, parts, 2, C), of each pixel and of its square, instead of the features `x`. Of features the first
-    pixel of the image is subtracted; they are summed up in parts, so that one image too occupies the whole GPU.
-    norm: (3, C), the bias before the normalisation, and its scale and shift.
+    The first pixel of an image is subtracted. Pixels are summed up in parts, so that one image too occupies the GPU.
     """
-    count, channels = len(out), norm.shape[1]
-    if x is not None:
-        tile = tile_of(SUMS, channels)
-        columns = cdiv(channels, tile.across)
-        parts, chunk = in_parts(pixels, tile.rows, PROGRAMS // (count * columns), PARTS)
-        sums = out.new_empty(count, parts, 2, channels)
-        sums_kernel[parts, columns, count](x, sums, pixels, chunk, parts, tile=tile)
-    assert sums is not None
-    parts = sums.shape[1]
+    count, channels = len(out), x.shape[3]
+    pixels, tile = x.numel() // channels // count, tile_of(SUMS, channels)
+    columns = cdiv(channels, tile.across)
+    parts, chunk = in_parts(pixels, tile.rows, PROGRAMS // (count * columns), PARTS)
+    sums = out.new_empty(count, parts, 2, channels)
+    sums_kernel[parts, columns, count](x, sums, pixels, chunk, parts, tile=tile)
     tile = tile_of((next_power_of_2(parts), STATISTICS), channels)
-    affine = out.new_empty(count, 2, channels)
-    statistics_kernel[cdiv(channels, tile.across), count](
-        sums, x, norm, affine, out, pixels, parts, out.stride(0), tile=tile
-    )
-    return affine
+    statistics_kernel[cdiv(channels, tile.across), count](sums, x, out, pixels, parts, out.stride(0), tile=tile)
 
 
-def activate(x: Tensor, affine: Tensor) -> Tensor:
-    """Normalised features through the LeakyReLU; `x` may be overwritten."""
-    tile = tile_of(ACTIVATE, x.shape[3])
-    pixels = x.numel() // tile.channels // len(affine)
-    activate_kernel[cdiv(pixels, tile.rows), cdiv(tile.channels, tile.across), len(affine)](
-        x, affine, pixels, tile=tile
-    )
-    return x
-
-
-def classify(x: Tensor, affine: Tensor | None, classifier: "Classifier", out: Tensor) -> None:
-    """Writes the logits of a feature map to `out`, which an `affine` normalises and activates on the way."""
+def classify(x: Tensor, classifier: "Classifier", out: Tensor) -> None:
+    """Writes the logits of a feature map to `out`."""
     tile, taps = tile_of(LOGIT_TERMS, x.shape[3]), classifier.weights.shape[2]
     count, places = out.shape
     pixels, parts = x.numel() // tile.channels // count, cdiv(tile.channels, tile.across)
     terms = x.new_empty(parts, count, pixels, taps, dtype=torch.float32)
     logit_terms_kernel[cdiv(pixels, tile.rows), parts, count](
-        x, affine, classifier.weights, terms, pixels, count, tile=tile, taps=taps
+        x, classifier.weights, terms, pixels, count, tile=tile, taps=taps
     )
     logits_kernel[cdiv(places, LOGITS.value), count](
         *(terms, classifier.bias, out, pixels, count, parts, places, out.stride(0)),
@@ -497,10 +369,10 @@ def classify(x: Tensor, affine: Tensor | None, classifier: "Classifier", out: Te
 
 
 def stem(images: Tensor, layout: "PatchLayout", kernel: Tensor, bias: Tensor, dtype: torch.dtype) -> Tensor:
-    """First features of an inverted network, through ReLU6; no row or column of zeros precedes the pixels."""
+    """First features, through ReLU6; no row or column of zeros precedes the pixels."""
     side, tile = layout.patch // 2, tile_of(STEM, kernel.shape[1])
     out = images.new_empty(len(images) * len(layout.corners), side, side, tile.channels, dtype=dtype)
-    pixels, window = len(layout.corners) * side * side, Window(layout.size, layout.patch, side, 0)
+    pixels, window = len(layout.corners) * side * side, Window(layout.size, layout.patch, side)
     stem_kernel[cdiv(pixels, tile.rows), len(images)](
         images, layout.corners, kernel, bias, out, pixels, window=window, tile=tile
     )
