@@ -20,7 +20,6 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 import typer
-from torch.utils.flop_counter import FlopCounterMode
 
 from common import in_both_orders, jpeg_files, milliseconds, print_rows, write_shards
 from discopatch import Detector
@@ -54,10 +53,6 @@ def speed(
     """Milliseconds from pixels in memory to features in memory, by weights, precision and batch size."""
     rows = []
     for name in ("natural-small-v2",) if tiny else PRETRAINED:
-        weights = load_pretrained(name)
-        with FlopCounterMode(display=False) as counter:
-            DiscriminatorEncoder(weights).extract_pixels(np.zeros((1, *[weights.transform.size] * 2, 3), np.uint8))
-        work = counter.get_total_flops() / 1e12
         for batch in BATCHES[:1] if tiny else BATCHES:
             passes = {each: make_pass(name, each, device, batch) for each in precisions(device)}
             times = in_both_orders(passes, partial(seconds_of_passes, passes, 2 if tiny else repeats))
@@ -65,7 +60,7 @@ def speed(
                 middle, spread = milliseconds(seconds)
                 rate = 1e3 * batch / middle
                 row = {"weights": name, "precision": precision, "batch": batch, "ms": round(middle, 3), "range": spread}
-                rows.append({**row, "images/s": round(rate, 1), "TFLOP/s": round(rate * work, 2)})
+                rows.append({**row, "images/s": round(rate, 1)})
     print_rows(rows)
     if out is not None:
         write_json(out, {"device": device_text(), "torch": torch.__version__, "rows": rows})

@@ -112,7 +112,8 @@ def test_a_detector_in_bfloat16_scores_what_it_was_calibrated_with(
     assert again.precision == "bfloat16"
     np.testing.assert_allclose(again.encoder_.start(new)().scores[:, 0], found.score(new), rtol=1e-9)
     assert np.array_equal(again.score(new), found.score(new))
-    np.testing.assert_allclose(found.score(new), found.head_.score(found.encoder_.extract_pixels(new)), rtol=1e-6)
+    expected = found.head_.score(found.encoder_.extract_pixels(new))  # in deviations of normal images, some near zero
+    np.testing.assert_allclose(found.score(new), expected, rtol=1e-6, atol=1e-6)
     assert found.explain(new[0]).prediction == found.predict(new[:1])[0]
 
 
