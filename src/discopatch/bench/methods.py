@@ -76,7 +76,7 @@ OUTSIDE_METHODS = [
     *OTHER_HEADS,
 ]
 PIXEL_METHODS = [name for name in CLASS_FREE if set(BASELINES[name].needs) <= set(PixelStatistics.kinds)]
-SLOW = ("adascale", "combood")  # they need passes of their own
+SLOW = ("adascale", "combood")  # they need gradients, or read every activation
 ENCODERS: dict[str, Callable[[], OutsideNetwork]] = {}
 PLUGIN_DIGESTS: dict[str, str] = {}  # of the file, by the name that it registered
 
