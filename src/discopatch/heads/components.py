@@ -340,16 +340,9 @@ class ComponentsHead(Head):
         """(B, probes): the responses of the matched filters."""
         return (statistics.double() - self.mean) @ self.filters.T
 
-    def forward(
-        self,
-        logits: Tensor,
-        statistics: Tensor,
-        pooled: Tensor | None = None,
-        places: Tensor | None = None,
-        tones: Tensor | None = None,
-    ) -> Tensor:
-        """Features of all kinds to scores (B,) in float64; kinds that are not needed may be missing or empty."""
-        return self.output(logits, statistics, pooled, places, tones).score
+    def forward(self, *features: Tensor | None, **named: Tensor | None) -> Tensor:
+        """Features, as `output` takes them, to scores (B,) in float64."""
+        return self.output(*features, **named).score
 
     def output(
         self,
@@ -359,6 +352,7 @@ class ComponentsHead(Head):
         places: Tensor | None = None,
         tones: Tensor | None = None,
     ) -> HeadOutput[Tensor]:
+        """The whole output; kinds of features that are not needed may be missing or empty."""
         values = self.values(logits, statistics, pooled, places, tones)
         shared = {part: values[part] for part in ("neighbours", "places") if part in values}
         score, joined = self._join(values)
