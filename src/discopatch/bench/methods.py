@@ -11,17 +11,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from discopatch.bench.baselines import (
-    BASELINES,
-    ActivationCDF,
-    Baseline,
-    Local,
-    Setting,
-    fit_stored_places,
-    make_baseline,
-    parse_options,
-    place_scores,
-)
+from discopatch.bench.baselines import BASELINES, Baseline, Setting, make_baseline, parse_options
+from discopatch.bench.baselines.distances import ActivationCDF, Local, fit_stored_places, place_scores
 from discopatch.bench.dataset import PART
 from discopatch.bench.networks.base import (
     LOCAL,
@@ -235,13 +226,8 @@ def load_encoder(name: str, weights: Weights, *, seed: int, device: str, backbon
     if found := split_discriminator(name):
         released, patches = found
         weights = weights if released == OURS else load_pretrained(released)
-        kinds = (
-            LOGITS,
-            STATISTICS,
-            PENULTIMATE,
-            TONES,
-            *(() if patches else (LOCAL,)),
-        )  # random patches have no places
+        places = () if patches else (LOCAL,)  # random patches have none
+        kinds = (LOGITS, STATISTICS, PENULTIMATE, TONES, *places)
         digest = hashlib.sha256(f"{weights.digest} {patches} {seed if patches else 0}".encode()).hexdigest()[:16]
         parameters = sum(each.numel() for each in weights.discriminator.parameters())
         make = partial(
