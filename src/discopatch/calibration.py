@@ -34,8 +34,7 @@ def p_values(scores: ArrayLike, calibration: ArrayLike) -> NDArray[np.float64]:
     """Share of normal images with at least this score, counting the image itself: (1 + #{c >= s}) / (1 + n)."""
     ordered = np.sort(np.asarray(calibration, np.float64))
     at_least = len(ordered) - np.searchsorted(ordered, np.asarray(scores, np.float64), side="left")
-    result: NDArray[np.float64] = (1 + at_least) / (1 + len(ordered))
-    return result
+    return (1 + at_least) / (1 + len(ordered))
 
 
 def threshold(calibration: ArrayLike, rate: float) -> float:

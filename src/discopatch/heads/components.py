@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from copy import deepcopy
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -340,7 +340,7 @@ class ComponentsHead(Head):
         """(B, probes): the responses of the matched filters."""
         return (statistics.double() - self.mean) @ self.filters.T
 
-    def forward(self, *features: Tensor | None, **named: Tensor | None) -> Tensor:
+    def forward(self, *features: Tensor, **named: Any) -> Tensor:
         """Features, as `output` takes them, to scores (B,) in float64."""
         return self.output(*features, **named).score
 
@@ -394,5 +394,4 @@ def tensor(values: ArrayLike) -> Tensor:
 
 def joined_windows(maxima: Array, tails: Array) -> Array:
     """The largest z-scores (images, windows) as one value of each image: how rare they are, added up."""
-    found: Array = rarity(torch.from_numpy(maxima), torch.from_numpy(tails)).sum(1).numpy()
-    return found
+    return rarity(torch.from_numpy(maxima), torch.from_numpy(tails)).sum(1).numpy()

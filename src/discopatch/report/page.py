@@ -65,9 +65,8 @@ class ReportBuilder:
         place = score, -len(self.predictions)  # of equal scores the first stays
         if len(self._highest) == self.close_ups and not (self._highest and place > self._highest[0][:2]):
             return  # the pixels of a GPU are not fetched
-        kept = NamedImage(
-            image.name, image.pixels.copy(), image.size, image.out_of_range
-        )  # the pixels may be part of a batch
+        pixels = image.pixels.copy()  # they may be part of a batch
+        kept = NamedImage(image.name, pixels, image.size, image.out_of_range)
         heapq.heappush(self._highest, (*place, kept))
         if len(self._highest) > self.close_ups:
             heapq.heappop(self._highest)

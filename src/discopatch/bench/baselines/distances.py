@@ -449,5 +449,4 @@ def place_scores(model: PlaceModel, places: NDArray[np.floating]) -> Floats:
     """Places (images, rows, columns, d) to z-scores (images, rows, columns), image by image on a CPU."""
     device = model.mean.device
     parts = torch.from_numpy(places).split(1 if device.type == "cpu" else GPU_BATCH)
-    found: Floats = torch.cat([model([part.to(device).float().permute(0, 3, 1, 2)]).cpu() for part in parts]).numpy()
-    return found
+    return torch.cat([model([part.to(device).float().permute(0, 3, 1, 2)]).cpu() for part in parts]).numpy()
