@@ -44,6 +44,7 @@ from discopatch.heads import (
     make_trials,
     measure_shifts,
 )
+from discopatch.heads.trials import Trials
 from discopatch.images import Pixels
 from discopatch.model import Weights
 from discopatch.pretrained import PAPER_WEIGHTS, PRETRAINED, SMALL_WEIGHTS, load_pretrained
@@ -167,7 +168,13 @@ class BenchEncoder:
             return measure_shifts(partial(extractor, kinds), samples[:N_PROBED], seed=self.seed)
 
         places = cache(lambda: fit_stored_places(normal[LOCAL], seed=self.seed))
-        tried, trials = list(samples[:N_SAMPLED]), {}
+
+        @cache
+        def trials(kinds: tuple[str, ...]) -> Trials:
+            tried, compare = list(samples[:N_SAMPLED]), places().compare if LOCAL in kinds else None
+            rows = np.arange(len(tried))
+            return make_trials(partial(extract_each, kinds), tried, rows, compare=compare, seed=self.seed)
+
         fitted: dict[str, Baseline | FittedHead] = {}
         for name in methods:
             head_id, needs = method_id(name), self.needs(name)
@@ -181,17 +188,8 @@ class BenchEncoder:
                 continue
             head, own = get_head(head_id), places() if LOCAL in needs else None
             if head_id == "components":
-                if needs not in trials:
-                    trials[needs] = make_trials(
-                        partial(extract_each, needs),
-                        tried,
-                        np.arange(len(tried)),
-                        compare=None if own is None else own.compare,
-                        seed=self.seed,
-                    )
-                head = ComponentsHead(
-                    layer_sizes=self.network.layer_sizes, trials=trials[needs], places=own, seed=self.seed
-                )
+                sizes = self.network.layer_sizes
+                head = ComponentsHead(layer_sizes=sizes, trials=trials(needs), places=own, seed=self.seed)
             moved = [kind for kind in (STATISTICS, TONES) if kind in needs]
             normal_features = to_features(normal, needs)
             head = checked(name, head.fit(normal_features, shifts(*moved) if head_id in WITH_PROBES else {}), Head)

@@ -147,21 +147,17 @@ def settings_text(detector: FittedDetector) -> dict[str, str]:
 
 
 def _render(template: str, *, content: ReportContent | SimpleNamespace, **values: Any) -> str:
-    behaviour = _resource("behaviour.js")
-    return (
-        _environment()
-        .get_template(template)
-        .render(
-            content=content,
-            score=score_format(content.calibration_scores),
-            legend=(LEAST, MOST),
-            gradient=css_gradient(),
-            max_rows=MAX_ROWS,
-            policy=_content_security_policy(behaviour),
-            style=theme() + _resource("style.css"),
-            behaviour=behaviour,
-            **values,
-        )
+    page, behaviour = _environment().get_template(template), _resource("behaviour.js")
+    return page.render(
+        content=content,
+        score=score_format(content.calibration_scores),
+        legend=(LEAST, MOST),
+        gradient=css_gradient(),
+        max_rows=MAX_ROWS,
+        policy=_content_security_policy(behaviour),
+        style=theme() + _resource("style.css"),
+        behaviour=behaviour,
+        **values,
     )
 
 
