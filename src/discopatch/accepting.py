@@ -14,10 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from discopatch.calibration import Calibration, check_calibration, check_enough
-from discopatch.detection import measure_detection
 from discopatch.encoders import Encoder, Kind
 from discopatch.errors import ParameterError
-from discopatch.fitting import MIN_IMAGES, FittedState, MakeEncoder, Split, read_at
+from discopatch.fitting import MIN_IMAGES, FittedState, MakeEncoder, Split, found_changes
 from discopatch.groups import Groups, find_groups
 from discopatch.heads import ComponentsHead
 from discopatch.heads.modes import Accepted, Mode, unusual_places
@@ -90,9 +89,7 @@ def update(
     fitted, parameters, refusals = state.fitted, state.parameters, RefusalReport()
     seed = parameters.seed
     encoder = make_encoder([kind for kind in fitted.head.needs if kind != "places"])
-    height, width = encoder.transform.largest
-    stream = encoder.extract(images, workers=workers)
-    new = NormalImages.collect(stream, refusals, progress, largest=3 * height * width, seed=seed, total=images.count)
+    new = NormalImages.collect(encoder, images, refusals, workers=workers, progress=progress, seed=seed)
     check_enough(len(new), MIN_IMAGES, refusals.summary() if refusals else "")
     copies = check_distinct(new.digests, new.names, needed=MIN_IMAGES)
     grouped = find_groups(groups, new.features.statistics, new.names, new.positions)
@@ -119,12 +116,7 @@ def update(
     calibration = Calibration(scores, split.rate)
     scorer = Scorer(scorer.encoder, updated.fitted.head, calibration)
     changed = new.positions[rng.permutation(split.held_out)[: parameters.detection_images]]
-    rates = measure_detection(
-        read_at(images, changed, encoder.limits, encoder.transform.levels),
-        encoder.transform,
-        lambda pixels: scorer.predict(pixels).is_ood.filled(False),
-        seed=seed,
-    )
+    rates = found_changes(scorer, images, changed, seed=seed)
     usual = fitted.aspects or new.aspects
     result = replace(
         updated.fitted,

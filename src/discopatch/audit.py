@@ -168,9 +168,8 @@ def audit(
     transform = possible_transforms(source, networks.transform, SIDE, ignore=None, limits=limits)[0]
     same: dict[str, Any] = {"device": resolve_device(device), "limits": limits, "transform": transform}
     encoder = make_encoders(networks, kinds=ComponentsHead.needs, compare=pack_maps, **same)
-    (height, width), refusals = transform.largest, AllRefusals()
-    stream = encoder.extract(source, workers=workers)
-    normal = NormalImages.collect(stream, refusals, progress, largest=3 * height * width, seed=seed, total=source.count)
+    refusals = AllRefusals()
+    normal = NormalImages.collect(encoder, source, refusals, workers=workers, progress=progress, seed=seed)
     check_enough(len(normal), MIN_IMAGES, refusals.summary() if refusals else "")
     check_distinct(normal.digests, normal.names, needed=MIN_IMAGES)
     own = group_numbers(normal.digests)  # the number of each image among those that differ

@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import ceil, floor, inf, log, log1p
+from math import ceil, floor, log, log1p
 from typing import Literal, NamedTuple, Self
 
 import numpy as np
@@ -34,8 +34,7 @@ def p_values(scores: ArrayLike, calibration: ArrayLike) -> NDArray[np.float64]:
     """Share of normal images with at least this score, counting the image itself: (1 + #{c >= s}) / (1 + n)."""
     ordered = np.sort(np.asarray(calibration, np.float64))
     at_least = len(ordered) - np.searchsorted(ordered, np.asarray(scores, np.float64), side="left")
-    result: NDArray[np.float64] = (1 + at_least) / (1 + len(ordered))
-    return result
+    return (1 + at_least) / (1 + len(ordered))
 
 
 def threshold(calibration: ArrayLike, rate: float) -> float:
@@ -215,16 +214,15 @@ def sure_level(images: int, rate: float, confidence: float) -> float:
     return next((k / (images + 1) for k in allowed if _beta_quantile(k, images, confidence) <= rate), 0.0)
 
 
-def calibration_size(images: int, rate: float, *, min_fit: int, most: float = inf) -> int:
+def calibration_size(images: int, rate: float, *, min_fit: int) -> int:
     """The number of images, or groups, to hold out: up to a third, such that the rate is met exactly.
 
     With k / rate - 1 images the share of false alarms is the rate itself; with any other number it is a little less.
-    No more than `most` are held out, unless the rate needs them.
     """
     needed = images_needed(rate)
     if images - needed < min_fit:
         raise too_few(images, rate, min_fit=min_fit, spare=images - min_fit)
-    times = max(1, floor((min(images / 3, most) + 1) * rate + ROUNDING))
+    times = max(1, floor((images / 3 + 1) * rate + ROUNDING))
     return max(needed, ceil(times / rate - ROUNDING) - 1)
 
 

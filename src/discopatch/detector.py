@@ -17,15 +17,8 @@ import torch
 
 from discopatch import accepting
 from discopatch.accepting import PLACES
-from discopatch.calibration import (
-    Calibration,
-    Rate,
-    check_confidence,
-    check_rate,
-    images_needed,
-    sure_images,
-)
-from discopatch.classes import Classes, check_classes
+from discopatch.calibration import Calibration, Rate, check_confidence, check_rate
+from discopatch.classes import Classes, check_classes, needed_by
 from discopatch.encoders import (
     AnyWeights,
     ChosenNetworks,
@@ -284,9 +277,8 @@ class Detector(FittedDetector):
                 f"one in weights, {DEFAULT_WEIGHTS!r}"
             )
         parameters = FitParameters(**{name: getattr(self, name) for name in FITTED})
-        self._make_encoder(
-            networks, parameters, networks.transform, head.needs
-        )  # checks the parameters before images are read
+        make_encoder = partial(self._make_encoder, networks, parameters)
+        make_encoder(networks.transform, head.needs)  # checks the parameters before images are read
         source = list_source(images).repeatable(self.limits)
         source = source.without(exclude, self.limits) if len(exclude) else source
         resolution = self.resolution if self.patches == "dense" else "crop"
@@ -295,22 +287,18 @@ class Detector(FittedDetector):
         transforms = possible_transforms(source, own, resolution, ignore=ignore, limits=self.limits)
         in_order = groups is None or (isinstance(groups, str) and groups != "auto")
         chosen = choose_resolution(
-            lambda transform: self._make_encoder(
-                networks, parameters, transform, PLACES, compare=pack_maps, dense=True
-            ),
+            lambda transform: make_encoder(transform, PLACES, compare=pack_maps, dense=True),
             source,
             transforms if "places" in head.needs and in_order else transforms[:1],
             in_groups=groups is not None,
             needed=0
             if calibration is not None or isinstance(self.false_alarm_rate, str)
-            else images_needed(self.false_alarm_rate)
-            if self.confidence is None
-            else sure_images(self.false_alarm_rate, self.confidence),
+            else needed_by(self.false_alarm_rate, self.confidence),
             limits=self.limits,
             seed=self.seed,
         )
         fitted = fit_images(
-            partial(self._make_encoder, networks, parameters, chosen.transform),
+            partial(make_encoder, chosen.transform),
             source,
             parameters,
             rate=self.false_alarm_rate,

@@ -4,7 +4,9 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
+from math import prod
 from typing import Annotated, Any, Literal, NamedTuple, Protocol, Self
 
 import numpy as np
@@ -299,15 +301,11 @@ def fit_images(
     encoder = make_encoder([kind for kind in get_head(parameters.head).needs if kind != "places"])
     local = make_encoder({*get_head(parameters.head).needs, "places"}, compare=pack_maps, dense=True)
 
-    height, width = encoder.transform.largest
-    largest = 3 * height * width  # bytes of an image
+    largest = encoder.transform.largest
     # Large images are compared in tiles, and those on a GPU together, with other last digits than from kept maps.
-    keeps_maps = parameters.patches == "dense" and encoder.device.type == "cpu" and not is_large(height, width)
-
-    def collect(source: Source) -> NormalImages:
-        stream = (local if keeps_maps else encoder).extract(source, workers=workers)
-        return NormalImages.collect(stream, refusals, progress, largest=largest, seed=seed, total=source.count)
-
+    keeps_maps = parameters.patches == "dense" and encoder.device.type == "cpu" and not is_large(*largest)
+    reader = local if keeps_maps else encoder
+    collect = partial(NormalImages.collect, reader, refusals=refusals, workers=workers, progress=progress, seed=seed)
     source = images.draw(MAX_IMAGES)
     others = None if calibration is None else list_source(calibration).draw(MAX_IMAGES)
     confidence = parameters.confidence
@@ -359,7 +357,8 @@ def fit_images(
         split = split.at(chosen, confidence)
 
     rng = np.random.default_rng([seed, 3])
-    sampled = rng.permutation(normal.pixels.among(split.fit))[: min(N_SAMPLED, max(8, MAX_SAMPLED_BYTES // largest))]
+    most = min(N_SAMPLED, max(8, MAX_SAMPLED_BYTES // (3 * prod(largest))))
+    sampled = rng.permutation(normal.pixels.among(split.fit))[:most]
     pixels = list(normal.pixels.read(sampled))
     alike = one_shape(pixels)
     pixels = [own if each.shape == own.shape else each for each, own in zip(pixels, alike, strict=True)]  # held once
@@ -414,13 +413,7 @@ def fit_images(
     fitted = Calibration.of_classes(scores[np.lexsort((scores, numbers))], split.rate, in_classes, **promise)
     fitted.check()
     release_memory()
-    scorer = Scorer(scoring, head, fitted)
-    rates = measure_detection(
-        read_at(source if others is None else others, to_change, encoder.limits, encoder.transform.levels),
-        encoder.transform,
-        lambda changed: scorer.predict([NamedImage("", each) for each in changed]).is_ood.filled(False),
-        seed=seed,
-    )
+    rates = found_changes(Scorer(scoring, head, fitted), others or source, to_change, seed=seed)
     return FitResult(
         head=head,
         places=places.model,
@@ -489,12 +482,21 @@ def deep_statistics(encoder: Encoder) -> slice:
     return slice(sum(sizes[: (len(sizes) + 1) // 2]), sum(sizes)) if len(sizes) > 1 else slice(None)
 
 
-def read_at(source: Source, positions: Index, limits: Limits, levels: Levels | None) -> Iterator[Pixels]:
-    """The images at these positions of a source, in their own size, one at a time and in the source's order."""
-    for position, item in enumerate(islice(source.items(limits), int(positions.max(initial=-1)) + 1)):
-        if position in positions:
-            with suppress(ImageError):  # it was readable before
-                yield np.asarray(item.decode(limits, levels=levels))
+def found_changes(scorer: Scorer, source: Source, positions: Index, *, seed: int) -> tuple[DetectionRate, ...]:
+    """How many made-up changes of the images at these positions of a source are found."""
+    transform, limits = scorer.encoder.transform, scorer.encoder.limits
+
+    def images() -> Iterator[Pixels]:
+        """In their own size, one at a time and in the source's order."""
+        for position, item in enumerate(islice(source.items(limits), int(positions.max(initial=-1)) + 1)):
+            if position in positions:
+                with suppress(ImageError):  # it was readable before
+                    yield np.asarray(item.decode(limits, levels=transform.levels))
+
+    def flagged(changed: Sequence[Pixels]) -> NDArray[np.bool_]:
+        return scorer.predict([NamedImage("", each) for each in changed]).is_ood.filled(False)
+
+    return measure_detection(images(), transform, flagged, seed=seed)
 
 
 def one_shape(pixels: Sequence[Pixels]) -> Pixels:

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from math import prod
 from shutil import disk_usage
 from tempfile import TemporaryFile, gettempdir
 from typing import Self
@@ -14,11 +15,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from discopatch.encoders import Features
+from discopatch.encoders import Encoder, Features
 from discopatch.errors import ParameterError, TooFewImagesError
 from discopatch.groups import MANY, pairwise_distances
 from discopatch.heads import Head
-from discopatch.images import NamedImage, Pixels, Refusal, RefusalReport
+from discopatch.images import Pixels, Refusal, RefusalReport, Source, Workers
 from discopatch.images.cache import Progress as Progress
 from discopatch.metrics import auroc
 
@@ -49,18 +50,18 @@ class NormalImages:
     @classmethod
     def collect(
         cls,
-        stream: Iterable[tuple[NamedImage, Features] | Refusal],
+        encoder: Encoder,
+        source: Source,
         refusals: RefusalReport,
-        progress: Progress | None,
         *,
-        largest: int,
+        workers: Workers,
+        progress: Progress | None,
         seed: int,
-        total: int | None = None,
     ) -> Self:
-        """Reads the whole stream, whose largest image has so many bytes; a few images are in memory at a time."""
+        """Reads the whole source; a few images are in memory at a time."""
         found: list[tuple[Features, str, bytes, int, float]] = []
-        pixels, maps, passed = PixelFile(seed, largest), MapFile(total), 0
-        for position, item in enumerate(stream):
+        pixels, maps, passed = PixelFile(seed, 3 * prod(encoder.transform.largest)), MapFile(source.count), 0
+        for position, item in enumerate(encoder.extract(source, workers=workers)):
             if isinstance(item, Refusal):
                 refusals.add(item)
             elif not all(np.isfinite(each).all() for each in item[1]):  # the network overflows
@@ -74,7 +75,7 @@ class NormalImages:
                 found.append((features.without_places(), image.name, digest, position, width / height))
             passed = position + 1
             if progress is not None:
-                progress(passed, total)
+                progress(passed, source.count)
         refusals.accepted += len(found)
         if not found:
             raise refusals.nothing_left()

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from discopatch.bench.baselines import CLASSES, KNN, MDS
+from discopatch.bench.baselines import CLASSES
+from discopatch.bench.baselines.distances import KNN, MDS
 from discopatch.bench.dataset import BenchPlan, CorruptionPool, ImageFile, ImageSet, Suite
 from discopatch.bench.networks.base import PENULTIMATE, Array
 from discopatch.bench.runner import BenchRun

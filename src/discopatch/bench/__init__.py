@@ -1,7 +1,7 @@
 """The benchmark behind `discopatch bench`: suites of images, preprocessing, methods, metrics, tables and plots.
 
 A method is written ENCODER/METHOD, such as discopatch/components or resnet50/knn:k=10. One of a user's own is
-registered in a plugin, see `plugins.py`. To add one here, write a dataclass in `bench/baselines.py` that derives from
+registered in a plugin, see `plugins.py`. To add one here, write a dataclass in `bench/baselines/` that derives from
 `Baseline` and add it to `BASELINES`:
 
     @dataclass(kw_only=True)

@@ -227,8 +227,6 @@ def shuffled(items: Sequence[T], *, seed: int, count: int | None = None) -> list
 
 def sample_files(files: Files, count: int | None) -> Files:
     """`count` of the files, always the same ones, in their order; all of them for None."""
-    if count is None or count >= len(files):
-        return files
     return tuple(files[index] for index in sorted(shuffled(range(len(files)), seed=0, count=count)))
 
 

@@ -11,17 +11,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from discopatch.bench.baselines import (
-    BASELINES,
-    ActivationCDF,
-    Baseline,
-    Local,
-    Setting,
-    fit_stored_places,
-    make_baseline,
-    parse_options,
-    place_scores,
-)
+from discopatch.bench.baselines import BASELINES, Baseline, Setting, make_baseline, parse_options
+from discopatch.bench.baselines.distances import ActivationCDF, Local, fit_stored_places, place_scores
 from discopatch.bench.dataset import PART
 from discopatch.bench.networks.base import (
     LOCAL,
@@ -53,6 +44,7 @@ from discopatch.heads import (
     make_trials,
     measure_shifts,
 )
+from discopatch.heads.trials import Trials
 from discopatch.images import Pixels
 from discopatch.model import Weights
 from discopatch.pretrained import PAPER_WEIGHTS, PRETRAINED, SMALL_WEIGHTS, load_pretrained
@@ -76,7 +68,7 @@ OUTSIDE_METHODS = [
     *OTHER_HEADS,
 ]
 PIXEL_METHODS = [name for name in CLASS_FREE if set(BASELINES[name].needs) <= set(PixelStatistics.kinds)]
-SLOW = ("adascale", "combood")  # they need passes of their own
+SLOW = ("adascale", "combood")  # they need gradients, or read every activation
 ENCODERS: dict[str, Callable[[], OutsideNetwork]] = {}
 PLUGIN_DIGESTS: dict[str, str] = {}  # of the file, by the name that it registered
 
@@ -176,7 +168,13 @@ class BenchEncoder:
             return measure_shifts(partial(extractor, kinds), samples[:N_PROBED], seed=self.seed)
 
         places = cache(lambda: fit_stored_places(normal[LOCAL], seed=self.seed))
-        tried, trials = list(samples[:N_SAMPLED]), {}
+
+        @cache
+        def trials(kinds: tuple[str, ...]) -> Trials:
+            tried, compare = list(samples[:N_SAMPLED]), places().compare if LOCAL in kinds else None
+            rows = np.arange(len(tried))
+            return make_trials(partial(extract_each, kinds), tried, rows, compare=compare, seed=self.seed)
+
         fitted: dict[str, Baseline | FittedHead] = {}
         for name in methods:
             head_id, needs = method_id(name), self.needs(name)
@@ -190,17 +188,8 @@ class BenchEncoder:
                 continue
             head, own = get_head(head_id), places() if LOCAL in needs else None
             if head_id == "components":
-                if needs not in trials:
-                    trials[needs] = make_trials(
-                        partial(extract_each, needs),
-                        tried,
-                        np.arange(len(tried)),
-                        compare=None if own is None else own.compare,
-                        seed=self.seed,
-                    )
-                head = ComponentsHead(
-                    layer_sizes=self.network.layer_sizes, trials=trials[needs], places=own, seed=self.seed
-                )
+                sizes = self.network.layer_sizes
+                head = ComponentsHead(layer_sizes=sizes, trials=trials(needs), places=own, seed=self.seed)
             moved = [kind for kind in (STATISTICS, TONES) if kind in needs]
             normal_features = to_features(normal, needs)
             head = checked(name, head.fit(normal_features, shifts(*moved) if head_id in WITH_PROBES else {}), Head)
@@ -235,13 +224,8 @@ def load_encoder(name: str, weights: Weights, *, seed: int, device: str, backbon
     if found := split_discriminator(name):
         released, patches = found
         weights = weights if released == OURS else load_pretrained(released)
-        kinds = (
-            LOGITS,
-            STATISTICS,
-            PENULTIMATE,
-            TONES,
-            *(() if patches else (LOCAL,)),
-        )  # random patches have no places
+        places = () if patches else (LOCAL,)  # random patches have none
+        kinds = (LOGITS, STATISTICS, PENULTIMATE, TONES, *places)
         digest = hashlib.sha256(f"{weights.digest} {patches} {seed if patches else 0}".encode()).hexdigest()[:16]
         parameters = sum(each.numel() for each in weights.discriminator.parameters())
         make = partial(

@@ -18,10 +18,8 @@ if TYPE_CHECKING:
 WIDTH = 7.0  # inches, of two columns
 BLUE, VERMILION, GREY, LIGHT_GREY = "#0072B2", "#D55E00", "#7f7f7f", "#cfcfcf"
 CHANCE = 0.5  # AUROC of a guess
-METADATA: dict[str, Any] = {
-    "png": {"Software": None},
-    "pdf": {"CreationDate": None, "Producer": None},
-}  # the same twice
+# So that the files of two runs are the same.
+METADATA: dict[str, Any] = {"png": {"Software": None}, "pdf": {"CreationDate": None, "Producer": None}}
 STYLE: Any = {
     "font.size": 7.5,
     "axes.titlesize": 7.5,

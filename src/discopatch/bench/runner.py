@@ -247,8 +247,7 @@ class BenchRun:
     def latencies(self) -> dict[str, float]:
         """The measured milliseconds by method."""
         path = self.folder / LATENCIES
-        known: dict[str, float] = json.loads(path.read_text()) if path.exists() else {}
-        return known
+        return json.loads(path.read_text()) if path.exists() else {}
 
     def summarise(self) -> Results:
         """The results of all methods of this run; tables and plots are made from them."""

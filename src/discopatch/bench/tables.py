@@ -184,12 +184,10 @@ def result_tables(results: Results) -> dict[str, "pd.DataFrame"]:
         }
         if "covariate" in found["means"]:
             sets[f"Corrupted (covariate, {counts['covariate']})"] = found["means"]["covariate"]
-        pairs = {
-            label: zip(
-                _best(column(each, "auroc", INTERVAL)), _best(column(each, "fpr95", INTERVAL), lowest=True), strict=True
-            )
-            for label, each in sets.items()
-        }
+        by_set: dict[str, Cells] = {}
+        for label, each in sets.items():
+            both = _best(column(each, "auroc", INTERVAL)), _best(column(each, "fpr95", INTERVAL), lowest=True)
+            by_set[label] = [" / ".join(pair) for pair in zip(*both, strict=True)]
         means: dict[str, Cells] = {}
         seeds: dict[str, Cells] = {}
         for group, figures in found["means"].items():
@@ -207,9 +205,7 @@ def result_tables(results: Results) -> dict[str, "pd.DataFrame"]:
             for name, figures in found["corruption_means"].items()
         }
         tables |= {
-            f"AUROC/FPR95 of each set, {protocol}": {
-                label: [" / ".join(each) for each in pairs[label]] for label in pairs
-            },
+            f"AUROC/FPR95 of each set, {protocol}": by_set,
             f"Group means, {protocol}": means,
             **({f"Over seeds, {protocol}": seeds} if len(results["made"]["seeds"]) > 1 else {}),
             f"AUROC of each corruption, mean over severities, {protocol}": corruptions,

@@ -139,8 +139,7 @@ def rescaled(x: Tensor, draw: Draw, normal: Normal) -> Tensor:
     """Stored at 0.35 to 0.9 of the resolution, by one of two filters each way."""
     scale, cubic = draw(0.35, 0.9), (draw(0, 1) < 0.5, draw(0, 1) < 0.5)
     rows, columns = (resampling(scale, side, cubic) for side in x.shape[2:])
-    result: Tensor = rows @ x @ columns.mT
-    return result
+    return rows @ x @ columns.mT
 
 
 def resampling(scale: Tensor, side: int, cubic: tuple[Tensor, Tensor]) -> Tensor:
@@ -306,8 +305,7 @@ def unit_deviation(x: Tensor) -> Tensor:
 def gaussian(x: Tensor, sigma_rows: Tensor, sigma_columns: Tensor) -> Tensor:
     """Each image blurred by its own sigma, (B, 1, 1, 1): two matrix products, faster than many convolutions."""
     rows, columns = blur_matrix(sigma_rows, x.shape[2]), blur_matrix(sigma_columns, x.shape[3])
-    result: Tensor = rows @ x @ columns.mT
-    return result
+    return rows @ x @ columns.mT
 
 
 def blur_matrix(sigma: Tensor, size: int) -> Tensor:

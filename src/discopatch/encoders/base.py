@@ -34,6 +34,7 @@ from discopatch.utils import make_forks_safe, prefetch
 
 T = TypeVar("T")
 Given = TypeVar("Given")
+Float = TypeVar("Float", np.float32, np.float64)
 
 Kind = Literal["logits", "statistics", "pooled", "places", "tones"]
 Output = Callable[..., tuple[Tensor, Tensor]]  # features by kind -> scores (B,) and components (B, components)
@@ -312,7 +313,7 @@ class JoinedEncoder(Encoder):
         )
 
 
-def of_unit_length(values: NDArray[np.float32]) -> NDArray[np.float32]:
+def of_unit_length(values: NDArray[Float]) -> NDArray[Float]:
     """(images, d), each divided by its length; zeros stay."""
     lengths = np.linalg.norm(values, axis=1, keepdims=True)
-    return (values / np.where(lengths > 0, lengths, 1)).astype(np.float32)
+    return (values / np.where(lengths > 0, lengths, 1)).astype(values.dtype)

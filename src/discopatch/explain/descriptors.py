@@ -168,8 +168,7 @@ def halved(values: Floats) -> Floats:
     """The means of 2 x 2 pixels; an odd row or column at the end is left out."""
     height, width = (side // 2 * 2 for side in values.shape[1:])
     rows = values[:, :height:2, :width] + values[:, 1:height:2, :width]
-    means: Floats = ((rows[:, :, ::2] + rows[:, :, 1::2]) / 4).astype(np.float32)
-    return means
+    return ((rows[:, :, ::2] + rows[:, :, 1::2]) / 4).astype(np.float32)
 
 
 def over_blocks(values: NDArray[Any], function: np.ufunc) -> NDArray[Any]:
@@ -239,5 +238,4 @@ class LearntChanges(Fitted):
 
 def drawn_in(values: Array) -> Array:
     """The values, compressed to about their logarithms beyond LINEAR."""
-    result: Array = LINEAR * np.arcsinh(values / LINEAR)
-    return result
+    return LINEAR * np.arcsinh(values / LINEAR)

@@ -119,8 +119,7 @@ class ChangeModel(Fitted):
         centre, whitening, normal, directions, offsets, owners = (value.numpy() for value in self.buffers())
         values = drawn_in(product(found - centre, whitening)) - normal
         starts = np.unique(owners, return_index=True)[1]
-        result: Array = np.maximum.reduceat(product(values, directions.T) + offsets, starts, axis=1)
-        return result
+        return np.maximum.reduceat(product(values, directions.T) + offsets, starts, axis=1)
 
 
 class ReasonModel(Fitted):
@@ -287,8 +286,7 @@ def whiten(values: Array) -> tuple[Array, Array]:
 
 def product(one: Array, other: Array) -> Array:
     """The matrix product on the threads of torch: those of numpy contend with them, which takes ten times as long."""
-    found: Array = (torch.from_numpy(one) @ torch.from_numpy(other)).numpy()
-    return found
+    return (torch.from_numpy(one) @ torch.from_numpy(other)).numpy()
 
 
 def usual_levels(z: Array, groups: GroupNumbers) -> tuple[float, float]:

@@ -17,10 +17,9 @@ Array = NDArray[np.float64]
 Values = TypeVar("Values", Tensor, Array)
 Shapes = Mapping[str, tuple[str | int, ...]]  # of tensors; a dimension is a number, or a name of one unknown length
 
-# Shifts of the statistics of normal images under known changes: probe id -> (images, 2 x channels), after - before.
-ProbeShifts = Mapping[
-    str, NDArray[np.float32]
-]  # of the statistics, and behind them of the tones where a head needs them
+# Shifts of the statistics of normal images, and behind them of the tones where a head needs them, under known changes:
+# probe id -> (images, numbers), after - before.
+ProbeShifts = Mapping[str, NDArray[np.float32]]
 NO_SHIFTS: ProbeShifts = {}
 
 GroupNumbers = NDArray[np.intp] | None  # one number per image, where similar images belong together

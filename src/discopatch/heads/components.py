@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from copy import deepcopy
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -340,16 +340,9 @@ class ComponentsHead(Head):
         """(B, probes): the responses of the matched filters."""
         return (statistics.double() - self.mean) @ self.filters.T
 
-    def forward(
-        self,
-        logits: Tensor,
-        statistics: Tensor,
-        pooled: Tensor | None = None,
-        places: Tensor | None = None,
-        tones: Tensor | None = None,
-    ) -> Tensor:
-        """Features of all kinds to scores (B,) in float64; kinds that are not needed may be missing or empty."""
-        return self.output(logits, statistics, pooled, places, tones).score
+    def forward(self, *features: Tensor, **named: Any) -> Tensor:
+        """Features, as `output` takes them, to scores (B,) in float64."""
+        return self.output(*features, **named).score
 
     def output(
         self,
@@ -359,6 +352,7 @@ class ComponentsHead(Head):
         places: Tensor | None = None,
         tones: Tensor | None = None,
     ) -> HeadOutput[Tensor]:
+        """The whole output; kinds of features that are not needed may be missing or empty."""
         values = self.values(logits, statistics, pooled, places, tones)
         shared = {part: values[part] for part in ("neighbours", "places") if part in values}
         score, joined = self._join(values)
@@ -400,5 +394,4 @@ def tensor(values: ArrayLike) -> Tensor:
 
 def joined_windows(maxima: Array, tails: Array) -> Array:
     """The largest z-scores (images, windows) as one value of each image: how rare they are, added up."""
-    found: Array = rarity(torch.from_numpy(maxima), torch.from_numpy(tails)).sum(1).numpy()
-    return found
+    return rarity(torch.from_numpy(maxima), torch.from_numpy(tails)).sum(1).numpy()

@@ -112,13 +112,12 @@ def smaller_product(standard: Array) -> Array:
     return product
 
 
-def ledoit_wolf(standard: Array, product: Array | None = None) -> float:
+def ledoit_wolf(standard: Array, product: Array) -> float:
     """The weight of the identity that comes closest to the true covariance, from n centred rows; near 1 for small n.
 
-    `product` is their `smaller_product`, where it is known.
+    `product` is their `smaller_product`.
     """
     count, size = standard.shape
-    product = smaller_product(standard) if product is None else product
     lengths = np.square(standard).sum(1)
     total, squares = float(lengths.sum() / count), float(np.square(product).sum())
     spread = squares - total**2 / size  # squared distance of S from the scaled identity

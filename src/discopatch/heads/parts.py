@@ -21,11 +21,8 @@ COLUMNS = {part: column for column, part in enumerate(PART_NAMES)}
 ONE_SIGMA = 0.8413  # the quantile one standard deviation above a normal distribution's median
 UPPER, UPPER_SIGMAS = 0.9, 1.2816  # another quantile, and how many standard deviations it is above the median
 NORMAL_RATE = 0.05  # share of normal images with a significant component
-WEIGHTS = {
-    "acquisition": 1.0,
-    "content": 1.25,
-    "place": 2.5,
-}  # images that look alike, where places count, differ there
+# Places count where images look alike: what differs is then a place.
+WEIGHTS = {"acquisition": 1.0, "content": 1.25, "place": 2.5}
 SHARPNESS = 0.5  # of the soft maximum of parts; the lower, the more do several that are fairly rare add up
 SMALLEST_LEVEL = 1.0  # of significance, in standard deviations of normal images
 

@@ -180,8 +180,7 @@ def window_means(z: Tensor, size: int) -> Tensor:
 @torch.inference_mode()
 def maxima_of(places: NDArray[np.floating], compare: Compare) -> Array:
     """`window_maxima` of places (B, rows, columns, dimensions) or packed maps, compared with normal ones."""
-    found: Array = window_maxima(compare(unpack_maps(torch.from_numpy(places)))).double().numpy()
-    return found
+    return window_maxima(compare(unpack_maps(torch.from_numpy(places)))).double().numpy()
 
 
 class PlaceFit(NamedTuple):

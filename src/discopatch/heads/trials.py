@@ -141,5 +141,4 @@ def share_below(usual: Array, found: Array) -> Array:
     The mean is the AUROC.
     """
     usual = np.sort(usual)
-    result: Array = (np.searchsorted(usual, found, "left") + np.searchsorted(usual, found, "right")) / (2 * len(usual))
-    return result
+    return (np.searchsorted(usual, found, "left") + np.searchsorted(usual, found, "right")) / (2 * len(usual))

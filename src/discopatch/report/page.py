@@ -65,9 +65,8 @@ class ReportBuilder:
         place = score, -len(self.predictions)  # of equal scores the first stays
         if len(self._highest) == self.close_ups and not (self._highest and place > self._highest[0][:2]):
             return  # the pixels of a GPU are not fetched
-        kept = NamedImage(
-            image.name, image.pixels.copy(), image.size, image.out_of_range
-        )  # the pixels may be part of a batch
+        pixels = image.pixels.copy()  # they may be part of a batch
+        kept = NamedImage(image.name, pixels, image.size, image.out_of_range)
         heapq.heappush(self._highest, (*place, kept))
         if len(self._highest) > self.close_ups:
             heapq.heappop(self._highest)
@@ -148,21 +147,17 @@ def settings_text(detector: FittedDetector) -> dict[str, str]:
 
 
 def _render(template: str, *, content: ReportContent | SimpleNamespace, **values: Any) -> str:
-    behaviour = _resource("behaviour.js")
-    return (
-        _environment()
-        .get_template(template)
-        .render(
-            content=content,
-            score=score_format(content.calibration_scores),
-            legend=(LEAST, MOST),
-            gradient=css_gradient(),
-            max_rows=MAX_ROWS,
-            policy=_content_security_policy(behaviour),
-            style=theme() + _resource("style.css"),
-            behaviour=behaviour,
-            **values,
-        )
+    page, behaviour = _environment().get_template(template), _resource("behaviour.js")
+    return page.render(
+        content=content,
+        score=score_format(content.calibration_scores),
+        legend=(LEAST, MOST),
+        gradient=css_gradient(),
+        max_rows=MAX_ROWS,
+        policy=_content_security_policy(behaviour),
+        style=theme() + _resource("style.css"),
+        behaviour=behaviour,
+        **values,
     )
 
 

@@ -8,7 +8,8 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 
-from discopatch.bench.baselines import BASELINES, FDBD, KNN, ViM, make_baseline
+from discopatch.bench.baselines import BASELINES, make_baseline
+from discopatch.bench.baselines.distances import FDBD, KNN, ViM
 from discopatch.bench.networks.base import PENULTIMATE, Classifier
 from discopatch.errors import ParameterError
 

@@ -19,7 +19,8 @@ from sklearn.decomposition import PCA
 from sklearn.neighbors import NearestNeighbors
 from sklearn.preprocessing import PowerTransformer, StandardScaler, normalize
 
-from discopatch.bench.baselines import CLASSES, ActivationCDF, make_baseline
+from discopatch.bench.baselines import CLASSES, make_baseline
+from discopatch.bench.baselines.distances import ActivationCDF
 from discopatch.bench.networks.base import (
     DISTRIBUTIONS,
     EXTREMES,

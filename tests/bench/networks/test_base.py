@@ -67,6 +67,8 @@ def test_extremes_are_those_of_what_goes_into_each_activation(backbone: Classifi
     with torch.inference_mode():
         first = network.stem(network.prepare(torch.from_numpy(sample_pixels("cat"))))  # type: ignore[operator]
     np.testing.assert_allclose(found[0, :2], [first.max(), -first.min()], rtol=1e-4)
+    together = backbone.extract(sample_pixels("cat"), backbone.kinds)  # of which some pass a part of the network again
+    assert np.array_equal(together[EXTREMES], found)
 
 
 def test_stored_places_are_means_over_blocks_and_few_features_stay() -> None:

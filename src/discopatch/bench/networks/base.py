@@ -104,7 +104,7 @@ class EncoderBackbone(Backbone):
 class ClassifierNetwork(nn.Module, ABC):
     """The torch module of a classifier."""
 
-    kinds: tuple[str, ...] = (PENULTIMATE, STATISTICS, LOCAL, DISTRIBUTIONS)
+    kinds: tuple[str, ...] = (PENULTIMATE, STATISTICS, LOCAL, DISTRIBUTIONS, EXTREMES)
     head: nn.Linear
 
     @abstractmethod
@@ -122,8 +122,9 @@ class ClassifierNetwork(nn.Module, ABC):
 
     def extract(self, x: Tensor, kinds: Collection[str]) -> dict[str, Tensor]:
         """Those kinds of features of a prepared input."""
-        maps, penultimate = self.layers(x)
-        return {PENULTIMATE: penultimate, **map_features(maps, kinds)}
+        with (extremes := ActivationExtremes(kinds)):
+            maps, penultimate = self.layers(x)
+        return {PENULTIMATE: penultimate, **map_features(maps, kinds), **extremes.features()}
 
 
 class ConvolutionalNetwork(ClassifierNetwork):
@@ -148,17 +149,18 @@ class ConvolutionalNetwork(ClassifierNetwork):
         """Those kinds of features of a prepared input; only the parts of the network that they need are run."""
         *early, last = self.parts
         deep = set(kinds) - {STATISTICS, LOCAL, DISTRIBUTIONS}
-        maps = run_parts(early if deep else early[:MEASURED], x)
-        found = map_features(maps[:MEASURED], kinds)
+        whole = deep - {RANK_BEFORE, RANK_WEIGHT}
+        with (extremes := ActivationExtremes(kinds)):
+            maps = run_parts(self.parts if whole else early if deep else early[:MEASURED], x)
+        found = map_features(maps[:MEASURED], kinds) | extremes.features()
+        if whole:
+            found[PENULTIMATE] = maps[-1].mean((2, 3))
+        if RANK_LAST in kinds:
+            found[RANK_LAST] = remove_rank_one(maps[-1]).mean((2, 3))
         if RANK_BEFORE in kinds:
-            found[RANK_BEFORE] = last(remove_rank_one(maps[-1])).mean((2, 3))
+            found[RANK_BEFORE] = last(remove_rank_one(maps[len(early) - 1])).mean((2, 3))
         if RANK_WEIGHT in kinds:
-            found[RANK_WEIGHT] = remove_rank_one(self.reduced(maps[-1])).mean((2, 3))
-        if {PENULTIMATE, RANK_LAST} & deep:
-            end = last(maps[-1])
-            found[PENULTIMATE] = end.mean((2, 3))
-            if RANK_LAST in kinds:
-                found[RANK_LAST] = remove_rank_one(end).mean((2, 3))
+            found[RANK_WEIGHT] = remove_rank_one(self.reduced(maps[len(early) - 1])).mean((2, 3))
         return found
 
 
@@ -179,7 +181,7 @@ class ClassifierBackbone(Backbone):
         device: str | torch.device = "cpu",
     ) -> None:
         self.name, self.device = name, torch.device(device)
-        self.kinds = (*network.kinds, PERTURBED, EXTREMES, TONES)
+        self.kinds = (*network.kinds, PERTURBED, TONES)
         self.digest = digest or parameters_digest(network)
         self.parameters = parameters or sum(each.numel() for each in network.parameters())
         self.classifier = Classifier(network.head.weight.detach().numpy(), network.head.bias.detach().numpy())
@@ -200,15 +202,11 @@ class ClassifierBackbone(Backbone):
         parts = []
         for batch in torch.from_numpy(pixels.copy()).split(self.batch_size):
             x = self.network.prepare(batch.to(self.device))
-            found = self.network.extract(x, set(kinds) - {TONES, PERTURBED, EXTREMES})
+            found = self.network.extract(x, set(kinds) - {TONES, PERTURBED})
             if TONES in kinds:
                 found[TONES] = measure_tones(batch)
             if PERTURBED in kinds:
                 found[PERTURBED] = self.network.layers(perturb(self.network, x))[1]
-            if EXTREMES in kinds:
-                with ActivationExtremes() as extremes:
-                    self.network.layers(x)
-                found[EXTREMES] = torch.stack(extremes.found, dim=1)
             parts.append({kind: found[kind].cpu() for kind in kinds})
         return {kind: torch.cat([part[kind] for part in parts]).numpy() for kind in kinds}
 
@@ -219,16 +217,21 @@ def run_parts(parts: Sequence[Callable[[Tensor], Tensor]], x: Tensor) -> list[Te
 
 
 class ActivationExtremes(TorchFunctionMode):
-    """Context in which the largest input of each activation, and the smallest, negated, are recorded by image."""
+    """Context in which EXTREMES are recorded, where they are among the kinds."""
 
-    def __init__(self) -> None:
+    def __init__(self, kinds: Collection[str]) -> None:
         super().__init__()
+        self.activations = ACTIVATIONS if EXTREMES in kinds else ()
         self.found: list[Tensor] = []
+
+    def features(self) -> dict[str, Tensor]:
+        """Those of the passes in this context."""
+        return {EXTREMES: torch.stack(self.found, dim=1)} if self.found else {}
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        if func in ACTIVATIONS:
+        if func in self.activations:
             values = args[0].flatten(1)
             self.found += [values.amax(1), -values.amin(1)]
         return func(*args, **(kwargs or {}))

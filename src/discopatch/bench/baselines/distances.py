@@ -1,46 +1,34 @@
-"""Post-hoc OOD detection methods of others: features of a network become one score per image."""
+"""Baselines that measure a distance: from a Gaussian, boundaries, a subspace, or the nearest normal images."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import ClassVar, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
-from scipy.special import logsumexp
 from scipy.stats import yeojohnson
 from torch import Tensor
 
+from discopatch.bench.baselines.base import CLASSES, Baseline, Setting, below_hundred, energy, whole
 from discopatch.bench.networks.base import (
     DISTRIBUTIONS,
     EXTREMES,
     GPU_BATCH,
     LOCAL,
     PENULTIMATE,
-    PERTURBED,
-    RANK_BEFORE,
-    RANK_LAST,
-    RANK_WEIGHT,
     SCENE,
     Array,
-    Classifier,
     FeatureDict,
     Floats,
 )
 from discopatch.calibration import Index, fold_numbers
-from discopatch.errors import ParameterError
+from discopatch.encoders.base import of_unit_length
 from discopatch.heads import PlaceModel
 from discopatch.heads.gaussian import ShrunkGaussian
 from discopatch.heads.places import PlaceFit, fit_places, window_maxima
 
-Setting = int | float | str
-
-CLASSES = "classes"  # (images,): the class numbers of normal images, beside their features where they are known
-MAX_EXPONENT = 500.0  # never met below the 99.8th percentile of relu features; far beyond it exp overflows
-BLOCKS = {"3+4": (RANK_LAST, RANK_BEFORE), "4": (RANK_LAST,), "3": (RANK_BEFORE,)}  # of RankFeat, 4 for the last stage
 MIN_SCALE_SHARE = 0.01  # of the usual standard deviation, so that a feature which is always 0 does not decide alone
 MIN_SCALE = 1e-6  # when no feature varies at all
 MIN_MEAN_DISTANCE = 1e-9  # of features that are the normal mean itself, so that the quotient is a number
@@ -50,224 +38,6 @@ SMALLEST = 1e-300  # below which no logarithm is taken
 LARGEST = 1e30  # of an extreme after its transform, so that squares stay finite
 MARGIN = 0.2  # of the range of a channel's activations, beyond each end
 SHARP = 0.75  # of the sharpest block of a normal image: NIQE is fitted on blocks above it
-
-
-@dataclass
-class Baseline(ABC):
-    """Base class of the baselines: features of normal images in, scores of any images out.
-
-    Constructed from a classifier, with the settings of the method's paper as defaults.
-    Below, f are penultimate features, l = W f + b the logits and E(l) = log sum exp(l). A confidence is high for
-    normal images, so that the score is its negative.
-    """
-
-    needs: ClassVar[tuple[str, ...]] = (PENULTIMATE,)  # the kinds of features that it scores
-    needs_classes: ClassVar[bool] = False  # whether it is fitted on CLASSES, too
-    needs_classifier: ClassVar[bool] = True  # whether it uses the last layer
-    without: ClassVar[str] = "it does not extract what this method needs"  # of a network that lacks `needs`
-    options: ClassVar[Mapping[str, Callable[[str], Setting]]] = {}  # fields that a user may set, and how text is read
-
-    classifier: Classifier
-
-    def settings(self, images: int) -> dict[str, Setting]:
-        """The value of each option when fitted on so many normal images."""
-        return {name: getattr(self, name) for name in self.options}
-
-    def fit(self, normal: FeatureDict) -> Self:
-        """Fits the baseline and returns it; many only need the classifier, and have nothing to fit."""
-        return self
-
-    def values(self, features: FeatureDict) -> Array:
-        """f in double precision, (images, d)."""
-        return features[PENULTIMATE].astype(np.float64)
-
-    @abstractmethod
-    def score(self, features: FeatureDict) -> Array:
-        """Returns (images,) scores, higher for more out-of-distribution, each from its own image alone."""
-
-
-def whole(text: str) -> int:
-    """Reads a whole number from 1."""
-    if not text.isdecimal() or int(text) < 1:
-        raise ValueError("choose a whole number from 1")
-    return int(text)
-
-
-def below_hundred(text: str) -> float:
-    """Reads a number from 0 to below 100."""
-    if not 0 <= float(text) < 100:
-        raise ValueError("choose a number from 0 to below 100")
-    return float(text)
-
-
-def one_of(choices: Collection[str], text: str) -> str:
-    """Reads one of some names."""
-    if text not in choices:
-        raise ValueError(f"choose one of {', '.join(choices)}")
-    return text
-
-
-# Baselines that score logits: as they are, or after features or weights were changed
-
-
-def energy(logits: Array) -> Array:
-    """E(l) = log sum exp(l), (images, classes) -> (images,): a confidence, without the papers' minus sign."""
-    return np.asarray(logsumexp(logits, axis=1))
-
-
-class MSP(Baseline):
-    """Maximum softmax probability. Confidence: max softmax(l) = exp(max l - E(l)), which never overflows.
-
-    Hendrycks and Gimpel, A Baseline for Detecting Misclassified and Out-of-Distribution Examples, 2017.
-    """
-
-    def score(self, features: FeatureDict) -> Array:
-        logits = self.classifier.logits(features[PENULTIMATE])
-        return np.asarray(-np.exp(logits.max(1) - energy(logits)))
-
-
-class MaxLogit(Baseline):
-    """Confidence: max l. Hendrycks et al., Scaling Out-of-Distribution Detection for Real-World Settings, 2022."""
-
-    def score(self, features: FeatureDict) -> Array:
-        return np.asarray(-self.classifier.logits(features[PENULTIMATE]).max(1))
-
-
-class Energy(Baseline):
-    """Confidence: E(l) = log sum exp(l). Liu et al., Energy-based Out-of-distribution Detection, 2020."""
-
-    def score(self, features: FeatureDict) -> Array:
-        return -energy(self.classifier.logits(features[PENULTIMATE]))
-
-
-@dataclass(kw_only=True)
-class Scale(Baseline):
-    """SCALE. Confidence: E(W (f exp(s1 / s2)) + b), s1 = sum of f, s2 = sum of those above its p-th percentile.
-
-    Xu et al., Scaling for Training-Time and Post-hoc Out-of-distribution Detection Enhancement, 2024.
-    """
-
-    options: ClassVar = {"percentile": below_hundred}
-
-    percentile: float = 85.0
-
-    def score(self, features: FeatureDict) -> Array:
-        values = self.values(features)
-        size = values.shape[1]
-        below = np.minimum(np.rint(size * self.percentiles(features) / 100).astype(np.intp), size - 1)
-        least_kept = np.take_along_axis(np.sort(values, axis=1), below[:, None], axis=1)
-        return -energy(self.classifier.logits(self.shaped(values, values >= least_kept)))
-
-    def percentiles(self, features: FeatureDict) -> Array:
-        """p for each image, (images,)."""
-        return np.full(len(features[PENULTIMATE]), self.percentile)
-
-    def shaped(self, values: Array, kept: NDArray[np.bool_]) -> Array:
-        """(images, d) features as the last layer gets them; `kept` marks those above the percentile."""
-        return values * sharpening(values, kept)
-
-
-@dataclass(kw_only=True)
-class ASH(Scale):
-    """ASH. The energy after features below the p-th percentile of their image were set to 0, and the rest changed.
-
-    ASH-S multiplies the rest by exp(s1 / s2) as SCALE does, ASH-B makes each s1 / their number, ASH-P leaves them. A
-    feature that is 0 stays 0: where fewer are positive than are to be kept, the authors' ASH-B fills zeros besides,
-    and which of the equal ones is left to the sort.
-    Djurisic et al., Extremely Simple Activation Shaping for Out-of-Distribution Detection, 2023.
-    """
-
-    options: ClassVar = {"variant": partial(one_of, ("s", "b", "p")), "percentile": below_hundred}
-
-    variant: str = "s"
-    percentile: float = 90.0
-
-    def shaped(self, values: Array, kept: NDArray[np.bool_]) -> Array:
-        pruned = np.where(kept, values, 0.0)
-        if self.variant == "s":
-            return pruned * sharpening(values, kept)
-        if self.variant == "b":
-            count = max(values.shape[1] - round(values.shape[1] * self.percentile / 100), 1)
-            return np.where(pruned != 0, values.sum(1, keepdims=True) / count, 0.0)
-        return pruned
-
-
-def sharpening(values: Array, kept: NDArray[np.bool_]) -> Array:
-    """exp(s1 / s2), (images, 1); the quotient is 1 where the kept features sum to 0, as all-zero features do."""
-    all_sum, kept_sum = (part.sum(1, keepdims=True) for part in (values, np.where(kept, values, 0.0)))
-    quotient = np.divide(all_sum, kept_sum, out=np.ones_like(all_sum), where=kept_sum != 0)
-    return np.asarray(np.exp(np.minimum(quotient, MAX_EXPONENT)))
-
-
-class AdaScale(Scale):
-    """AdaSCALE-A. SCALE with p = 80 + 5 (1 - F(q)): images that change more when they are perturbed are scaled less.
-
-    q = sum of relu(f') over the largest 5 % of f, plus 10 times the sum of |f - f'| over its largest 1 %, f' the
-    features of the perturbed image; F is the share of normal images up to q. s1 and s2 are sums of relu(f).
-    Regmi, AdaSCALE: Adaptive Scaling for OOD Detection, 2025, with the settings for ResNet-50. They are those of
-    OpenOOD; the authors' program fits F with the 5 % and the 1 % exchanged.
-    """
-
-    needs = (PENULTIMATE, PERTURBED)
-    without = "it is no classifier whose input can be perturbed along a gradient"
-    options: ClassVar = {}
-
-    def fit(self, normal: FeatureDict) -> Self:
-        self.reference = np.sort(shift_sizes(normal))
-        return self
-
-    def percentiles(self, features: FeatureDict) -> Array:
-        share = np.searchsorted(self.reference, shift_sizes(features), side="right") / len(self.reference)
-        return np.asarray(80 + 5 * (1 - share))
-
-    def shaped(self, values: Array, kept: NDArray[np.bool_]) -> Array:
-        return values * sharpening(np.maximum(values, 0), kept)
-
-
-def shift_sizes(features: FeatureDict) -> Array:
-    """q of AdaSCALE, (images,)."""
-    values, perturbed = (features[kind].astype(np.float64) for kind in (PENULTIMATE, PERTURBED))
-    order, size = np.argsort(-values, axis=1, kind="stable"), values.shape[1]
-    raised = np.take_along_axis(np.maximum(perturbed, 0), order[:, : 5 * size // 100], axis=1)
-    shifts = np.take_along_axis(np.abs(values - perturbed), order[:, : size // 100], axis=1)
-    return np.asarray(raised.sum(1) + 10 * shifts.sum(1))
-
-
-@dataclass(kw_only=True)
-class RankFeat(Baseline):
-    """Confidence: E((l4 + l3) / 2), the logits when the map X of the last block, or of the one before, lost its rank 1.
-
-    X - s1 u1 v1', X as a matrix of channels x positions; the backbone does this part. Song et al., RankFeat: Rank-1
-    Feature Removal for Out-of-distribution Detection, 2022.
-    """
-
-    needs = (RANK_LAST, RANK_BEFORE)
-    without = "feature maps without their rank 1 are extracted from resnet50 and efficientnet-lite0 alone"
-    options: ClassVar = {"blocks": partial(one_of, BLOCKS)}
-
-    blocks: str = "3+4"
-
-    def score(self, features: FeatureDict) -> Array:
-        logits = [self.classifier.logits(features[kind]) for kind in BLOCKS[self.blocks]]
-        return -energy(np.mean(logits, axis=0))
-
-
-class RankFeatAndWeight(Baseline):
-    """Confidence: E(l4), when both the map of the last block and the weights that make it lost their rank 1.
-
-    The weights W of the last block's last two convolutions, as matrices of outputs x the rest, become W - s1 u1 v1';
-    the backbone does this part, too. Song et al., RankFeat & RankWeight: Rank-1 Feature/Weight Removal for
-    Out-of-distribution Detection, 2024.
-    """
-
-    needs = (RANK_WEIGHT,)
-    without = "RankWeight's authors change the last bottleneck block of a ResNet, and it has none"
-
-    def score(self, features: FeatureDict) -> Array:
-        return -energy(self.classifier.logits(features[RANK_WEIGHT]))
-
-
-# Baselines that measure a distance: from a Gaussian, boundaries, a subspace, or the nearest normal images
 
 
 class Mahalanobis(Baseline):
@@ -325,7 +95,7 @@ class UnitLength(Baseline):
     """
 
     def values(self, features: FeatureDict) -> Array:
-        return unit_rows(features[PENULTIMATE])
+        return of_unit_length(super().values(features))
 
 
 class UnitMahalanobis(UnitLength, Mahalanobis):
@@ -377,7 +147,7 @@ class NCI(Baseline):
     def score(self, features: FeatureDict) -> Array:
         values = self.values(features)
         weight = self.classifier.weight[self.classifier.logits(values).argmax(1)].astype(np.float64)
-        towards = (weight * unit_rows(values - self.mean)).sum(1)
+        towards = (weight * of_unit_length(values - self.mean)).sum(1)
         return np.asarray(-towards - self.alpha * np.abs(values).sum(1))
 
 
@@ -427,8 +197,13 @@ class ViM(Baseline):
         weight = self.classifier.weight.astype(np.float64)
         inverse = np.linalg.pinv(weight @ weight.T, hermitian=True)  # pinv(W) = W'(WW')+
         self.origin = -weight.T @ inverse @ self.classifier.bias.astype(np.float64)
-        self.axes = leading_axes(values - self.origin, self.n_axes(len(values)))
-        smallest = MIN_RESIDUAL_SHARE * np.linalg.norm(values - self.origin, axis=1).sum()
+        moved = values - self.origin
+        if len(moved) < moved.shape[1]:
+            axes = np.linalg.svd(moved, full_matrices=False)[2]
+        else:  # in a third of the time
+            axes = np.linalg.eigh(moved.T @ moved)[1].T[::-1]
+        self.axes = axes[: self.n_axes(len(values))].T
+        smallest = MIN_RESIDUAL_SHARE * np.linalg.norm(moved, axis=1).sum()
         residuals = max(self.residual(values).sum(), smallest)
         logits = self.classifier.logits(values).max(1).sum()
         self.alpha = float(logits / residuals) if residuals > 0 else 0.0
@@ -454,16 +229,6 @@ class ViM(Baseline):
         return self.alpha * self.residual(values) - energy(self.classifier.logits(values))
 
 
-def leading_axes(x: Array, count: int) -> Array:
-    """(images, d) -> the orthonormal directions of most energy, (d, count), at the cost of the smaller of the two."""
-    images, size = x.shape
-    if images >= size:
-        columns = np.linalg.eigh(x.T @ x / images)[1]  # the least energy first
-    else:
-        columns = np.linalg.qr(x.T @ np.linalg.eigh(x @ x.T / images)[1][:, ::-1])[0][:, ::-1]
-    return np.ascontiguousarray(columns[:, columns.shape[1] - count :])
-
-
 @dataclass(kw_only=True)
 class KNN(Baseline):
     """Score: |f/|f| - f_k/|f_k||, f_k the k-th nearest of the normal images.
@@ -479,11 +244,11 @@ class KNN(Baseline):
     k: int | None = None  # None for the rule above
 
     def fit(self, normal: FeatureDict) -> Self:
-        self.bank = unit_rows(normal[PENULTIMATE])  # (normal images, d)
+        self.bank = of_unit_length(self.values(normal))  # (normal images, d)
         return self
 
     def score(self, features: FeatureDict) -> Array:
-        units, k = unit_rows(features[PENULTIMATE]), self.n_neighbours(len(self.bank))
+        units, k = of_unit_length(self.values(features)), self.n_neighbours(len(self.bank))
         # Found by the squared distance less what all neighbours share, then measured without cancellation.
         apart = np.square(self.bank).sum(1) - 2 * units @ self.bank.T
         kth = np.argpartition(apart, k - 1, axis=1)[:, k - 1]
@@ -561,13 +326,13 @@ class NNGuide(Baseline):
     k: int = 100
 
     def fit(self, normal: FeatureDict) -> Self:
-        values = normal[PENULTIMATE]
-        self.bank = unit_rows(values) * energy(self.classifier.logits(values))[:, None]  # as long as the energy
+        values = self.values(normal)
+        self.bank = of_unit_length(values) * energy(self.classifier.logits(values))[:, None]  # as long as the energy
         return self
 
     def score(self, features: FeatureDict) -> Array:
-        values, least = features[PENULTIMATE], len(self.bank) - min(self.k, len(self.bank))
-        products = unit_rows(values) @ self.bank.T
+        values, least = self.values(features), len(self.bank) - min(self.k, len(self.bank))
+        products = of_unit_length(values) @ self.bank.T
         guidance = np.partition(products, least, axis=1)[:, least:].mean(1)
         return np.asarray(-energy(self.classifier.logits(values)) * guidance)
 
@@ -684,64 +449,4 @@ def place_scores(model: PlaceModel, places: NDArray[np.floating]) -> Floats:
     """Places (images, rows, columns, d) to z-scores (images, rows, columns), image by image on a CPU."""
     device = model.mean.device
     parts = torch.from_numpy(places).split(1 if device.type == "cpu" else GPU_BATCH)
-    found: Floats = torch.cat([model([part.to(device).float().permute(0, 3, 1, 2)]).cpu() for part in parts]).numpy()
-    return found
-
-
-def unit_rows(x: NDArray[np.floating]) -> Array:
-    """Each row divided by its length; a row of zeros stays one."""
-    values = x.astype(np.float64)
-    lengths = np.linalg.norm(values, axis=1, keepdims=True)
-    return np.asarray(values / np.where(lengths > 0, lengths, 1.0))
-
-
-BASELINES: dict[str, type[Baseline]] = {
-    "msp": MSP,
-    "maxlogit": MaxLogit,
-    "energy": Energy,
-    "ash": ASH,
-    "scale": Scale,
-    "adascale": AdaScale,
-    "nnguide": NNGuide,
-    "rankfeat": RankFeat,
-    "rankfeat-weight": RankFeatAndWeight,
-    "fdbd": FDBD,
-    "nci": NCI,
-    "vim": ViM,
-    "mahalanobis": Mahalanobis,
-    "mahalanobis++": UnitMahalanobis,
-    "mds": MDS,
-    "mds++": UnitMDS,
-    "dfm": DFM,
-    "knn": KNN,
-    "combood": CombOOD,
-    "local": Local,
-    "cdf": ActivationCDF,
-    "niqe": NIQE,
-}
-
-
-def parse_options(text: str) -> tuple[str, dict[str, Setting]]:
-    """The name of a baseline and the options that follow it: ash:variant=b:percentile=65.
-
-    An unknown option or value is a ParameterError.
-    """
-    name, *given = text.split(":")
-    options = BASELINES[name].options
-    found: dict[str, Setting] = {}
-    for each in given:
-        option, _, value = each.partition("=")
-        if option not in options:
-            known = f"choose from {', '.join(options)}" if options else "it has none"
-            raise ParameterError(f"{text}: {name} has no option {option!r}: {known}")
-        try:
-            found[option] = options[option](value)
-        except ValueError as error:
-            raise ParameterError(f"{text}: {option} is {value!r}: {error}") from None
-    return name, {option: found[option] for option in options if option in found}
-
-
-def make_baseline(text: str, classifier: Classifier) -> Baseline:
-    """The baseline of that name with the options that follow it, not fitted yet."""
-    name, options = parse_options(text)
-    return BASELINES[name](classifier, **options)
+    return torch.cat([model([part.to(device).float().permute(0, 3, 1, 2)]).cpu() for part in parts]).numpy()
