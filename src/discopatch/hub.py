@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -30,58 +31,6 @@ ADDRESS = re.compile(  # `Path` leaves one slash of two
     rf"hf:/{{1,2}}(?P<repository>{PART}/{PART})(?:@(?P<revision>{PART}))?(?:/(?P<folder>{PART}(?:/{PART})*))?/?", re.A
 )
 TAGS = ["discopatch", "out-of-distribution-detection", "anomaly-detection", "conformal-prediction", "image"]
-
-CARD = """\
----
-{{ card_data }}
----
-
-# {{ title }}
-
-A detector of out-of-distribution images, made with [discopatch](https://pypi.org/project/discopatch) {{ version }}.
-
-{{ guarantee.text }}
-
-| | |
-|---|---|
-| images | {{ guarantee.n_fit }} |
-| calibration images | {{ guarantee.n_calibration }} |
-| false-alarm rate | {{ guarantee.false_alarm_rate }} |
-| threshold | {{ threshold }} |
-{% for name, value in settings.items() -%}
-| {{ name }} | `{{ value }}` |
-{% endfor -%}
-| SHA-256 | `{{ sha256 }}` |
-
-{% if detection_rates -%}
-## Made-up changes
-
-What the detector found at fit, of made-up changes of held-out normal images, with 95 % intervals. Real defects look
-different and may be found more or less often.
-
-| change | size or strength | found |
-|---|---|---|
-{% for each in detection_rates -%}
-| {{ each.kind }} | {{ each.size }} | {{ each.text }} |
-{% endfor %}
-{% endif -%}
-## Use
-
-```python
-import discopatch
-
-detector = discopatch.load("{{ address }}")  # needs pip install 'discopatch[hub{{ extra }}]'
-print(detector.predict("incoming/").is_ood)
-```
-
-## Limits
-
-- The false-alarm rate holds for images from the same source as the calibration images: the same camera, preparation and
-  kinds of scene. Fit a new detector for other images.
-- The share of unusual images that are found is not guaranteed.
-- The detector holds features of normal images, from which some of their content may be inferred. Publish it only where
-  the images themselves could be published.
-"""
 
 
 class Located(NamedTuple):
@@ -253,7 +202,7 @@ def write_card(detector: FittedDetector, folder: Path, *, title: str, licence: s
     shown = ("head", "weights", "weights_digest", "patches", "transform_digest", "groups", "n_groups", "graph", "int8")
     card = ModelCard.from_template(
         ModelCardData(license=licence, library_name="discopatch", tags=TAGS),
-        template_str=CARD,
+        template_str=files(__package__).joinpath("card.md.j2").read_text(encoding="utf-8"),
         title=title,
         version=__version__,
         address=address,

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.library import custom_op
 
 from discopatch.encoders.discriminator import FeatureExtractor
 from discopatch.model.layers import Block, MBConv, SameConv2d
@@ -66,18 +67,20 @@ def round_kernel(weight: Tensor, limit: int) -> tuple[Tensor, Tensor]:
     return (weight / scale).round(), scale
 
 
-@torch.library.custom_op("discopatch::to_steps", mutates_args=())
+def operator(function: Callable[..., Tensor]) -> Any:
+    """The function as an operator, which stays one node of a graph; its own code gives the shapes of its outputs."""
+    made = custom_op(f"discopatch::{function.__name__}", function, mutates_args=())
+    made.register_fake(function)
+    return made
+
+
+@operator
 def to_steps(x: Tensor, step: Tensor, zero: Tensor) -> Tensor:
     """Activations (B, C, H, W) in uint8."""
     return ((x / step).round() + zero).clamp(0, STEPS).to(torch.uint8)
 
 
-@to_steps.register_fake
-def _(x: Tensor, step: Tensor, zero: Tensor) -> Tensor:
-    return torch.empty_like(x, dtype=torch.uint8)
-
-
-@torch.library.custom_op("discopatch::convolve_integers", mutates_args=())
+@operator
 def convolve_integers(steps: Tensor, kernel: Tensor, zero: Tensor, stride: int, padding: int) -> Tensor:
     """The convolution of uint8 activations with a uint8 kernel, in int32.
 
@@ -85,12 +88,6 @@ def convolve_integers(steps: Tensor, kernel: Tensor, zero: Tensor, stride: int, 
     """
     signed = kernel.float() - KERNEL_ZERO
     return F.conv2d(steps.float() - zero, signed, stride=stride, padding=padding).round().int()
-
-
-@convolve_integers.register_fake
-def _(steps: Tensor, kernel: Tensor, zero: Tensor, stride: int, padding: int) -> Tensor:
-    sides = [(side + 2 * padding - kernel.shape[-1]) // stride + 1 for side in steps.shape[2:]]
-    return steps.new_empty((steps.shape[0], kernel.shape[0], *sides), dtype=torch.int32)
 
 
 @torch.no_grad()
@@ -292,7 +289,7 @@ class StepsConv2d(nn.Module):
         return found
 
 
-@torch.library.custom_op("discopatch::convolve_steps", mutates_args=())
+@operator
 def convolve_steps(
     steps: Tensor,
     kernel: Tensor,
@@ -311,20 +308,3 @@ def convolve_steps(
     padded = F.pad(steps.float() - zero, (left, right, above, below))
     sums = F.conv2d(padded, kernel.float(), bias.float(), stride=stride, groups=groups).round()
     return (sums * scale.view(-1, 1, 1)).round().clamp(0, STEPS).to(torch.uint8)
-
-
-@convolve_steps.register_fake
-def _(
-    steps: Tensor,
-    kernel: Tensor,
-    zero: Tensor,
-    scale: Tensor,
-    bias: Tensor,
-    stride: int,
-    pads: Sequence[int],
-    groups: int,
-) -> Tensor:
-    side = kernel.shape[-1] - pads[0] - pads[2]
-    return steps.new_empty(
-        (steps.shape[0], kernel.shape[0], *((each - side) // stride + 1 for each in steps.shape[2:]))
-    )

@@ -70,11 +70,11 @@ class Transform:
             )
 
     @classmethod
-    def whole(cls, aspect: float, size: int = 256, *, ignore: str | None = None, like: Self | None = None) -> Self:
+    def whole(cls, aspect: float, size: int = 256, *, like: Self | None = None) -> Self:
         """The transform of whole images with that ratio of width to height, whose short side becomes `size`."""
         long = min(MULTIPLE * max(1, round(size * max(aspect, 1 / aspect) / MULTIPLE)), 4 * size, MAX_LONG)
         shape = (size, long) if aspect >= 1 else (long, size)
-        return replace(like or cls(), size=size, fit="whole", shape=shape, ignore=ignore)
+        return replace(like or cls(), size=size, fit="whole", shape=shape, ignore=None)
 
     def __call__(self, pixels: Pixels) -> Pixels:
         """(H, W, 3) after the transform, C-contiguous."""

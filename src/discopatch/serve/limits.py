@@ -80,9 +80,9 @@ class ProblemError(HTTPException):
         self.kind, self.more = kind, more
 
 
-def busy(kind: str, detail: str, seconds: int = 5) -> ProblemError:
+def busy(kind: str, detail: str) -> ProblemError:
     """503, with the time after which a client should try again."""
-    return ProblemError(503, kind, detail, {"Retry-After": str(seconds)})
+    return ProblemError(503, kind, detail, {"Retry-After": "5"})
 
 
 def invalid(detail: str) -> ProblemError:
