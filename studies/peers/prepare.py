@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageDraw
 from safetensors.torch import save_file
 
 from discopatch.bench.networks.fetch import backbone_path, load_backbone
@@ -68,10 +68,14 @@ def listed(root: Path, name: str) -> tuple[list[Path], list[Path]]:
         free = sorted(root.glob("MT_Free/Imgs/*.jpg"))
         return free, sorted({*root.glob("MT_*/Imgs/*.jpg")} - {*free})
     files = sorted(root.glob("Datasets/images/*/*.jpg"))
-    labels = [root / "Datasets/labels" / each.parent.name / f"{each.stem}.txt" for each in files]
-    defect = [label.stat().st_size > 0 for label in labels]  # a polygon for each crack
+    defect = [label_of(file).stat().st_size > 0 for file in files]
     normal, wrong = ([file for file, yes in zip(files, defect, strict=True) if yes is kind] for kind in (False, True))
     return normal, wrong
+
+
+def label_of(file: Path) -> Path:
+    """The file of KolektorSDD with a polygon for each crack, its corners in shares of the sides."""
+    return file.parents[2] / "labels" / file.parent.name / f"{file.stem}.txt"
 
 
 def write(folder: Path, images: Iterable[tuple[str, Pixels]]) -> None:
@@ -95,10 +99,23 @@ def defect_suite(folder: Path, normal: Sequence[Path], defects: Sequence[Path]) 
     write_normal(folder, draw(normal, sum(counts), seen), counts)
     chosen = draw(defects, TESTED, seen)
     write(folder / "defects", named(chosen))
-    for (name, _), each in zip(named(chosen), chosen, strict=True) if folder.name == "tiles" else ():
-        mask = np.asarray(Image.open(Path(each.name).with_suffix(".png")).convert("L")) > 127
-        if mask.any():
-            write(folder / "masks", [(name, mask.astype(np.uint8) * 255)])
+    for (name, pixels), each in zip(named(chosen), chosen, strict=True):
+        mask = mask_of(folder.name, Path(each.name), pixels.shape[1::-1])
+        if mask is not None and mask.getbbox():
+            write(folder / "masks", [(name, np.asarray(mask))])
+
+
+def mask_of(suite: str, file: Path, size: tuple[int, ...]) -> Image.Image | None:
+    """255 at the pixels of the defect: a file beside the image of a tile, and polygons of KolektorSDD."""
+    if suite == "tiles":
+        return Image.open(file.with_suffix(".png")).convert("L").point(lambda value: 255 * (value > 127))
+    if suite != "kolektor":
+        return None
+    mask = Image.new("L", size)
+    for line in label_of(file).read_text().splitlines():
+        corners = np.array(line.split()[1:], float).reshape(-1, 2) * size
+        ImageDraw.Draw(mask).polygon([*map(tuple, corners.round())], fill=255)
+    return mask
 
 
 def corrupted_suite(folder: Path, shard: Path) -> None:
