@@ -8,9 +8,9 @@ Contract. A script X makes a virtual environment of its own with pinned versions
 alone; held_out/ only chooses thresholds. Each method runs in a process of its own and writes SCORES/NAME/METHOD.json:
 peer, version, method; scores {path below SUITES/NAME: float, higher = more unusual} of all images of held_out, normal,
 defects and corrupted; threshold (its own, of normal images alone) and flagged {path: bool}, or null where the tool has
-none; fit_seconds and image_seconds (CPU of all threads); threads; peak_mib; saved_mb; lines (of user code: fit, save,
-score); versions; suite_digest and weights_digest; pixel (a file with the maps of normal and defects, or null). What is
-there is not run again.
+none; fit_seconds and image_seconds (CPU of all threads) and peak_mib, or null if on a GPU; threads; saved_mb; lines (of
+user code: fit, save, score); versions; suite_digest and weights_digest; pixel (a file with the maps of normal and
+defects, or null). What is there is not run again.
 """
 
 import json
@@ -59,6 +59,7 @@ class Fitted:
     flagged: Callable[[], Sequence[bool]] | None = None  # after `score`, where it is not by the threshold
     fit_seconds: float | None = None  # CPU, where the function does more than to fit, such as to import packages
     earlier_seconds: float = 0  # CPU, for each image before `score`: of features that several methods share
+    on_cpu: bool = True  # else seconds and memory do not compare with those of others, and are not stored
     notes: dict[str, Any] = field(default_factory=dict)  # stored as well
 
 
@@ -160,10 +161,10 @@ def run(peer: str, package: str, name: str, method: Method, suite: Suite, out: P
         "method": name,
         "suite_digest": described["digest"],
         "weights_digest": described["weights_digest"],
-        "fit_seconds": fit_seconds,
-        "image_seconds": image_seconds,
+        "fit_seconds": fit_seconds if fitted.on_cpu else None,
+        "image_seconds": image_seconds if fitted.on_cpu else None,
         "threads": THREADS,
-        "peak_mib": peak_mib(),
+        "peak_mib": peak_mib() if fitted.on_cpu else None,
         "saved_mb": None,
         "lines": fitted.lines,
         "threshold": fitted.threshold,

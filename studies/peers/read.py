@@ -39,7 +39,7 @@ NAMES = {  # of the methods that the plot names
     "patchcore-10": "anomalib PatchCore, coreset 10 %",
     "padim": "anomalib PaDiM",
     "dfm": "anomalib DFM",
-    "supersimplenet": "anomalib SuperSimpleNet, short",
+    "supersimplenet": "anomalib SuperSimpleNet",
     "pytorch-ood-vim": "pytorch-ood ViM",
     "pytorch-ood-knn-1": "pytorch-ood kNN, k = 1",
     "pyod-knn": "PyOD KNN",
@@ -179,7 +179,7 @@ def plot(tables: Tables, path: Path) -> None:
     places = {
         name: (float(tables["Cost"][name]["image, s"]), mean(float(cells[each].split()[0]) for each in sets))
         for name, cells in rows.items()
-        if all(cells[each] for each in sets)
+        if tables["Cost"][name]["image, s"] and all(cells[each] for each in sets)
     }
     for name, (x, y) in places.items():
         ours = name.startswith("discopatch")
