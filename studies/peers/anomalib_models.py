@@ -8,9 +8,9 @@
 
 Images become 256 x 256, its default. Its normalisation of scores is switched off after the fit: it cuts scores at 1,
 and the decision is the same without. PaDiM keeps 100 features, its default for ResNet-18; there is none for ResNet-50.
-SuperSimpleNet is trained for EPOCHS in place of 300. EfficientAD is not here: it downloads the weights of its teacher
-and ImageNette. A torchvision for CUDA beside a torch without misses two operators, which are declared before it is
-imported; none of the models uses them.
+SuperSimpleNet is trained for EPOCHS in place of 300. EfficientAD has a network of its own and the 70,000 steps of
+anomalib's configuration; when first fitted it downloads its teacher and ImageNette. A torchvision for CUDA beside a
+torch without misses two operators, which are declared before it is imported; none of the models uses them.
 """
 
 import sys
@@ -41,7 +41,9 @@ def declare_operators() -> Any:
     return library
 
 
-def method(name: str, *, epochs: int | None = None, **parameters: Any) -> Callable[[Suite], Fitted]:
+def method(
+    name: str, *, epochs: int | None = None, steps: int | None = None, **parameters: Any
+) -> Callable[[Suite], Fitted]:
     def fit(suite: Suite) -> Fitted:
         warnings.simplefilter("ignore")
         try:
@@ -61,15 +63,21 @@ def method(name: str, *, epochs: int | None = None, **parameters: Any) -> Callab
         from anomalib.data import Folder, PredictDataset
         from anomalib.engine import Engine
         from anomalib.pre_processing import PreProcessor
+        from anomalib.utils.path import get_datasets_dir
 
         prepare = PreProcessor(transform=Compose([Resize((256, 256), antialias=True), Normalize(MEAN, STD)]))
-        model = getattr(models, name)(backbone="resnet50", pre_processor=prepare, visualizer=False, **parameters)
-        network = next(each for each in model.modules() if hasattr(each, "layer3") and hasattr(each, "conv1"))
-        load_resnet50(network, suite)
+        own, batch = {"backbone": "resnet50", "pre_processor": prepare}, {}
+        if steps:  # EfficientAD takes an image at a time
+            own, batch = {"imagenet_dir": get_datasets_dir() / "imagenette"}, {"train_batch_size": 1}
+        model = getattr(models, name)(visualizer=False, **own, **parameters)
+        if not steps:
+            network = next(each for each in model.modules() if hasattr(each, "layer3") and hasattr(each, "conv1"))
+            load_resnet50(network, suite)
         folders = {"normal_dir": "fit", "normal_test_dir": "held_out", "val_split_mode": "same_as_test"}
-        data = Folder("suite", root=suite.root, num_workers=0, **folders)
+        data = Folder("suite", root=suite.root, num_workers=0, **folders, **batch)
         options = {"accelerator": "cpu", "default_root_dir": tempfile.mkdtemp(), "enable_progress_bar": False}
         trained = {"max_epochs": epochs, "check_val_every_n_epoch": epochs} if epochs else {}
+        trained |= {"max_epochs": 1000, "max_steps": steps} if steps else {}
         engine, start = Engine(**options, **trained), time.process_time()
         engine.fit(model, datamodule=data)
         seconds = time.process_time() - start
@@ -90,7 +98,7 @@ def method(name: str, *, epochs: int | None = None, **parameters: Any) -> Callab
         def save(path: Path) -> None:
             engine.export(model, "torch", export_root=path)
 
-        notes = {"epochs": epochs} if epochs else {}
+        notes = {"epochs": epochs} if epochs else {"steps": steps} if steps else {}
         return Fitted(
             lambda files: list(predict(files)), LINES, threshold, save, lambda: kept, notes=notes, fit_seconds=seconds
         )
@@ -104,6 +112,7 @@ METHODS = {
     "dfm": method("Dfm"),
     "patchcore-10": method("Patchcore", coreset_sampling_ratio=0.1),
     "supersimplenet": method("Supersimplenet", epochs=EPOCHS),
+    "efficientad": method("EfficientAd", steps=70_000),
 }
 
 if __name__ == "__main__":
