@@ -194,7 +194,7 @@ def main() -> None:
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("peer", choices=("discopatch", *PACKAGES, "table"))
     parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--streams", type=int, default=300)
+    parser.add_argument("--streams", type=int, default=2000)
     parser.add_argument("--changed", type=int, default=100)
     parser.add_argument("--images", type=int, default=NORMAL)
     options = parser.parse_args()
