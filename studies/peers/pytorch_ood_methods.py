@@ -5,8 +5,8 @@
 
 Images become 256 x 256. Features are computed once a suite, by torchvision's ResNet-50 with the weights of all peers;
 their CPU seconds count for each method. Normal images have one label, as there are no classes. ViM has no default
-number of dimensions: it gets half the number of fitted images. kNN's default is the 50th neighbour, for which x-rays
-are too few; `knn-1` takes the first. fDBD is left out: with 1000 classes and 2048 features it needs 8 GiB.
+number of dimensions: it gets half the number of fitted images. kNN takes the 50th neighbour by default, of fewer images
+the last one; `knn-1` takes the first. fDBD is left out: with 1000 classes and 2048 features it needs 8 GiB.
 """
 
 from collections.abc import Callable, Sequence
@@ -81,7 +81,8 @@ def method(name: str, kind: str, *arguments: Any, **parameters: Any) -> Callable
         elif kind == "maps":
             detector = make(torch.nn.Identity(), lambda maps: head(maps.flatten(1)), **parameters)
         else:
-            detector = make(None, *[head for each in arguments if each == "head"], **parameters)
+            options = {"k": min(50, len(normal)), **parameters} if name == "KNN" else parameters
+            detector = make(None, *[head for each in arguments if each == "head"], **options)
         if kind == "features":
             detector.fit_features(normal, torch.zeros(len(normal), dtype=torch.long))
 

@@ -1,7 +1,7 @@
-"""Alarms in streams of scores: our monitor, nonconform's martingale and river's drift detectors on the same streams.
+"""Alarms in streams of scores: our monitor and, on the same streams, nonconform, river and alibi-detect.
 
 python studies/peers/streams.py discopatch      # where discopatch is installed
-python studies/peers/streams.py river           # in an environment that is made for it
+python studies/peers/streams.py river           # in an environment that is made for it; also alibi-detect
 python3.12 studies/peers/streams.py nonconform  # it needs Python 3.12
 python studies/peers/streams.py table
 
@@ -13,9 +13,14 @@ python studies/peers/streams.py table
     detector.update(score)
     alarm = detector.drift_detected
 
+    detector = CVMDriftOnline(calibration_scores, ert=20000, window_sizes=[20, 40], n_bootstraps=200000)
+    alarm = bool(detector.predict(score)["data"]["is_drift"])
+
 Each stream has 199 calibration scores of its own. Scores are normally distributed; a change adds a constant. The
-promised rate is 1 %; river's detectors promise none and run with their defaults. The run of nonconform also compares
-its p-values and its selection with ours, on scores with and without ties.
+promised rate is 1 %; river's detectors promise none and run with their defaults. alibi-detect is given the mean number
+of images until a false alarm, and should simulate ten times as many streams. Its thresholds depend on the number of
+calibration scores alone: one simulation is for all streams. The windows are those of its documentation. The run of
+nonconform also compares its p-values and its selection with ours, on scores with and without ties.
 """
 
 import json
@@ -40,7 +45,16 @@ Start = Callable[[Floats, int], Callable[[float], bool]]  # calibration scores, 
 
 CALIBRATED, RATE, NORMAL, MOST = 199, 0.01, 2000, 2000
 CHANGES = {f"{by:g} sd after {after}": (by, after) for after in (0, NORMAL) for by in (0.5, 1.0)}
-PACKAGES = {"river": ["river==0.26.1", "numpy==2.4.6"], "nonconform": ["nonconform==2.0.0", "msgspec==0.22.0"]}
+RUN = 20_000  # ten times the images: a tenth of normal streams have an alarm, if runs are geometric
+ALIBI_DETECT = [
+    *("torch==2.13.0", "alibi-detect==0.13.0", "numpy==1.26.4", "scipy==1.17.1", "numba==0.59.1"),
+    "scikit-learn==1.9.1",
+]
+PACKAGES = {
+    "river": ["river==0.26.1", "numpy==2.4.6"],
+    "nonconform": ["nonconform==2.0.0", "msgspec==0.22.0"],
+    "alibi-detect": ALIBI_DETECT,
+}
 RESULTS = ROOT / "docs/results/peers-streams.json"
 
 
@@ -75,6 +89,22 @@ def river(name: str) -> Start:
         for score in calibration.tolist():
             add(score)
         return add
+
+    return start
+
+
+def alibi_detect() -> Start:
+    from alibi_detect.cd import CVMDriftOnline
+
+    np.random.seed(0)  # noqa: NPY002  # of its simulation
+    options: dict[str, Any] = {"window_sizes": [20, 40], "n_bootstraps": 10 * RUN, "verbose": False}
+    detector = CVMDriftOnline(np.zeros((CALIBRATED, 1)), ert=RUN, **options)
+
+    def start(calibration: Floats, number: int) -> Callable[[float], bool]:
+        detector.x_ref = calibration[:, None]
+        detector._configure_ref()
+        detector.reset_state()
+        return lambda score: bool(detector.predict(score)["data"]["is_drift"])
 
     return start
 
@@ -149,8 +179,10 @@ def measured(peer: str) -> Iterator[tuple[str, Callable[..., Floats]]]:
     kinds: dict[str, Start] = {}
     if peer == "river":
         kinds = {"ADWIN": river("ADWIN"), "Page-Hinkley": river("PageHinkley")}
-    else:
+    elif peer == "nonconform":
         kinds["simple jumper"] = nonconform()
+    else:
+        kinds["online CVM"] = alibi_detect()
     for name, start in kinds.items():
         yield name, lambda *given, start=start: first_alarms(start, *given)
 
@@ -194,7 +226,7 @@ def main() -> None:
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("peer", choices=("discopatch", *PACKAGES, "table"))
     parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--streams", type=int, default=300)
+    parser.add_argument("--streams", type=int, default=2000)
     parser.add_argument("--changed", type=int, default=100)
     parser.add_argument("--images", type=int, default=NORMAL)
     options = parser.parse_args()

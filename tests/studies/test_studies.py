@@ -127,6 +127,21 @@ def test_streams_of_peers_are_drawn_watched_and_tabulated(tmp_path: Path) -> Non
     assert "| discopatch, monitor |" in run("peers/streams", "table", *few, folder=tmp_path)
 
 
+def test_folders_of_peers_fail_by_their_share_of_defects(tmp_path: Path) -> None:
+    (tmp_path / "scores/castings").mkdir(parents=True)
+    scores = {f"{part}/{number}.png": 0.01 * number for part in ("held_out", "normal") for number in range(40)}
+    scores |= {f"defects/{number}.png": 2.0 for number in range(10)}
+    for name in scores:
+        (tmp_path / "suites/castings" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "suites/castings" / name).touch()
+    (tmp_path / "scores/castings/discopatch.json").write_text(json.dumps({"scores": scores}))
+    few = (tmp_path / "suites", tmp_path / "scores", "--draws", 3, "--out", tmp_path / "out.json")
+    run("peers/folders", "discopatch", *few, folder=tmp_path)
+    row = json.loads((tmp_path / "out.json").read_text())["folders"]["discopatch, folder test, scores"]["castings"]
+    assert row == {"draws": 3, "normal": 0, "10 %": row["10 %"], "25 %": 1}
+    assert "| discopatch, folder test, scores | 0.0 % |" in run("peers/folders", "table", *few, folder=tmp_path)
+
+
 def test_peers_are_compared_by_their_stored_scores(tmp_path: Path) -> None:
     save_images(tmp_path / "suites/castings/normal", ["coffee"], 20, seed=0)
     (tmp_path / "docs/results").mkdir(parents=True)
