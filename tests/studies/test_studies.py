@@ -159,9 +159,11 @@ def test_peers_are_compared_by_their_stored_scores(tmp_path: Path) -> None:
     assert tables["Defects"]["discopatch"]["castings"] == "100.0 [100.0, 100.0]"
     assert tables["Defects"]["anomalib DFM"]["castings"].startswith("50.0 [")
     assert tables["Defects, ours minus theirs"]["anomalib DFM"]["castings"].startswith("50.0 [")
-    assert tables["Defects found with one rule"]["anomalib DFM"]["castings"] == "50.0 (0.0)"
+    share, false = tables["Defects found with one rule"]["anomalib DFM"]["castings"].split()
+    assert share == "50.0"
+    assert 0 < float(false.strip("()")) <= 6  # over splits, near the promised 5
     page = (tmp_path / "docs/peers.md").read_text()
     assert "| anomalib DFM | 50.0 [" in page
     assert "| old |" not in page
     assert page.endswith("After.\n")
-    assert "| anomalib DFM | 0.100 | 50.0 |" in (tmp_path / "README.md").read_text()
+    assert "| anomalib DFM | 0.100 |  | 50.0 |" in (tmp_path / "README.md").read_text()
