@@ -100,12 +100,12 @@ def defect_suite(folder: Path, normal: Sequence[Path], defects: Sequence[Path]) 
     chosen = draw(defects, TESTED, seen)
     write(folder / "defects", named(chosen))
     for (name, pixels), each in zip(named(chosen), chosen, strict=True):
-        mask = mask_of(folder.name, Path(each.name), pixels.shape[1::-1])
+        mask = mask_of(folder.name, Path(each.name), (pixels.shape[1], pixels.shape[0]))
         if mask is not None and mask.getbbox():
             write(folder / "masks", [(name, np.asarray(mask))])
 
 
-def mask_of(suite: str, file: Path, size: tuple[int, ...]) -> Image.Image | None:
+def mask_of(suite: str, file: Path, size: tuple[int, int]) -> Image.Image | None:
     """255 at the pixels of the defect: a file beside the image of a tile, and polygons of KolektorSDD."""
     if suite == "tiles":
         return Image.open(file.with_suffix(".png")).convert("L").point(lambda value: 255 * (value > 127))

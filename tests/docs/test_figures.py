@@ -19,7 +19,7 @@ from discopatch.pretrained import PRETRAINED, model_card
 from tests.docs.blocks import ROOT, Page, numbers, pages
 
 BASELINE = r"(resnet50|efficientnet-lite0)/(?!components|combined|statistics)"
-FURTHER = ("speckle_noise", "gaussian_blur", "spatter", "saturate")  # ImageNet-C's four besides the fifteen
+FURTHER = {"speckle_noise", "gaussian_blur", "spatter", "saturate"}  # ImageNet-C's four besides the fifteen
 CONSTANTS = (  # no measurement: rates and levels of intervals, limits, settings, versions, figures of others
     r"(?<![\d.])(?:1|2|5|10|95|99)(?:, \d| and \d+)* %",
     r"(?:Python|Pillow|torch|BY) \d+\.\d+(?: to \d\.\d+)?|(?:sharpness|[Ss]hrinkage|slope|delta|than) 0\.\d+|, 0\.7",
@@ -150,12 +150,11 @@ def computed() -> dict[str, Any]:
         ours, resnet = (100 * means[f"{each}/{head}"]["auroc"][0] for each in (network, "resnet50"))
         found[f"readme, {suite} {group}"] = [ours, resnet, best, paper]
     corruptions = results("natural")["protocols"]["matched"]["corruptions"]
-    runs = {"natural": "paper-v1-64/sigmoid", "natural-networks": "natural-v3/components:place=no"}
-    for suite, method in runs.items():
-        levels = results(suite)["protocols"]["matched"]["corruptions"]
-        kinds = [[name for name in levels if (name in FURTHER) is further] for further in (False, True)]
+    for suite, method in (("natural", "paper-v1-64/sigmoid"), ("natural-networks", "natural-v3/components:place=no")):
+        kinds = results(suite)["protocols"]["matched"]["corruptions"]
         found[f"as on COCO, {method}"] = [
-            100 * mean(each[method]["auroc"][0] for name in names for each in levels[name].values()) for names in kinds
+            100 * mean(level[method]["auroc"][0] for name in names for level in kinds[name].values())
+            for names in ([*kinds.keys() - FURTHER], FURTHER)
         ]
     others = ("impulse_noise", "glass_blur", "motion_blur", "zoom_blur", "snow", "frost", "contrast")
     for network in ("discopatch", "resnet50"):
