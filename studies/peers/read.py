@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from statistics import mean, median
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +32,7 @@ SUITES = {"castings": "castings", "kolektor": "KolektorSDD", "tiles": "magnetic 
 CORRUPTED = {"photos": "photos", "x-rays": "chest x-rays"}
 COSTS = {"fit_seconds": "fit, s", "image_seconds": "image, s", "peak_mib": "peak, MiB", "saved_mb": "saved, MB"}
 LOGITS = tuple(f"pytorch-ood-{each}" for each in ("ash-b", "ash-s", "energy", "maxlogit", "msp", "scale"))
-NAMES = {  # of the methods that the plot names
+NAMES = {  # of the methods that the legend of the plot names
     "discopatch": "discopatch",
     "discopatch-resnet50": "discopatch, ResNet-50",
     "patchcore-1": "anomalib PatchCore, coreset 1 %",
@@ -187,7 +186,7 @@ def plot(tables: Tables, path: Path) -> None:
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(7.5, 4.6), layout="constrained")
+    figure, axes = plt.subplots(figsize=(9, 4.6), layout="constrained")
     rows = tables[f"Defects {ONE_RULE}"]
     sets = [each for each in SUITES.values() if rows["discopatch"].get(each)]
     places = {
@@ -195,13 +194,14 @@ def plot(tables: Tables, path: Path) -> None:
         for name, cells in rows.items()
         if tables["Cost"][name]["image, s"] and all(cells[each] for each in sets)
     }
-    for name, (x, y) in places.items():
-        ours = name.startswith("discopatch")
-        axes.scatter(x, y, s=60, color="#c0392b" if ours else "#34495e", zorder=3)
-        left = ours or any(x < other < 1.6 * x and abs(y - found) < 3 for other, found in places.values())
-        options: Any = {"textcoords": "offset points", "fontsize": 8, "ha": "right" if left else "left"}
-        if name in NAMES.values():  # the others are dots
-            axes.annotate(name, (x, y), xytext=(-7 if left else 7, 2), **options)
+    shapes = dict(zip(NAMES.values(), "o*sDPXv^<>dph", strict=False))
+    for name, (x, y) in sorted(places.items(), key=lambda item: -item[1][1]):
+        if name in shapes:
+            colour = "#c0392b" if name.startswith("discopatch") else "#34495e"
+            axes.scatter(x, y, s=70, color=colour, marker=shapes[name], label=name, zorder=3)
+        else:
+            axes.scatter(x, y, s=12, color="#95a5a6")
+    figure.legend(loc="outside right upper", fontsize=8, frameon=False)
     axes.set_xscale("log")
     axes.set(xlim=(0.005, 2), ylim=(0, 100), xlabel="CPU seconds an image, one thread")
     axes.set_xticks(ticks := [0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2], [f"{each:g}" for each in ticks])
