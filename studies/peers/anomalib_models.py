@@ -10,20 +10,17 @@ Images become 256 x 256, its default. Its normalisation of scores is switched of
 and the decision is the same without. PaDiM keeps 100 features, its default for ResNet-18; there is none for ResNet-50.
 SuperSimpleNet is trained for the 300 epochs that its README recommends, EfficientAD, which has a network of its own,
 for the 70,000 steps of its configuration; on a GPU if there is one, and CPU seconds are not stored then. When first
-fitted EfficientAD downloads its teacher and ImageNette. A torchvision for CUDA beside a torch without misses two
-operators, which are declared before it is imported; none of the models uses them.
+fitted EfficientAD downloads its teacher and ImageNette.
 """
 
-import sys
 import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from peer import MEAN, PARTS, STD, Fitted, Suite, load_resnet50, main
+from peer import MEAN, PARTS, STD, Fitted, Suite, import_torchvision, load_resnet50, main
 
 PACKAGES = (
     *("torch==2.13.0", "torchvision==0.28.0", "anomalib==2.7.0", "timm==1.0.31", "lightning==2.6.6", "kornia==0.9.0"),
@@ -32,26 +29,12 @@ PACKAGES = (
 LINES = 8  # with three imports
 
 
-def declare_operators() -> Any:
-    import torch
-
-    library = torch.library.Library("torchvision", "DEF")
-    for name in ("nms", "qnms"):
-        library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    return library
-
-
 def method(
     name: str, *, epochs: int | None = None, steps: int | None = None, **parameters: Any
 ) -> Callable[[Suite], Fitted]:
     def fit(suite: Suite) -> Fitted:
         warnings.simplefilter("ignore")
-        try:
-            import_module("torchvision")
-        except RuntimeError:  # no operator torchvision::nms
-            for each in [each for each in sys.modules if each.split(".")[0] == "torchvision"]:
-                del sys.modules[each]
-            suite.library = declare_operators()  # type: ignore[attr-defined]  # kept as long as it is used
+        import_torchvision()
         import timm
         import torch
         from torchvision.transforms.v2 import Compose, Normalize, Resize
@@ -104,7 +87,11 @@ def method(
         if device == "cuda":
             notes |= {"device": torch.cuda.get_device_name(), "fit_wall_seconds": wall_seconds}
         return Fitted(
-            *(lambda files: list(predict(files)), LINES, threshold, save, lambda: kept),
+            lambda files: list(predict(files)),
+            LINES,
+            threshold,
+            save,
+            lambda: kept,
             fit_seconds=seconds,
             on_cpu=device == "cpu",
             notes=notes,

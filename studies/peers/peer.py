@@ -23,6 +23,7 @@ from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib import import_module
 from importlib.metadata import distributions, version
 from multiprocessing import get_context
 from pathlib import Path
@@ -64,6 +65,26 @@ class Fitted:
 
 
 Method = Callable[[Suite], Fitted]
+
+
+LIBRARIES: list[Any] = []  # operators are declared as long as these are kept
+
+
+def import_torchvision() -> None:
+    """Imports torchvision; a build for CUDA beside a torch without misses two operators, which are declared here.
+
+    No method uses them.
+    """
+    try:
+        import_module("torchvision")
+    except RuntimeError:  # no operator torchvision::nms
+        import torch
+
+        for each in [each for each in sys.modules if each.split(".")[0] == "torchvision"]:
+            del sys.modules[each]
+        LIBRARIES.append(torch.library.Library("torchvision", "DEF"))
+        for name in ("nms", "qnms"):
+            LIBRARIES[-1].define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
 
 def load_resnet50(network: Any, suite: Suite) -> Any:

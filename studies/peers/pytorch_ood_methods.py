@@ -16,7 +16,7 @@ from pathlib import Path
 from time import process_time
 from typing import Any
 
-from peer import MEAN, STD, Fitted, Suite, load_resnet50, main
+from peer import MEAN, STD, Fitted, Suite, import_torchvision, load_resnet50, main
 
 PACKAGES = (
     *("torch==2.13.0", "torchvision==0.28.0", "pytorch-ood==0.4.0", "scikit-learn==1.9.1", "numpy==2.4.6"),
@@ -25,26 +25,13 @@ PACKAGES = (
 LINES = 10  # with imports, and those that make the features
 
 
-OPERATORS: list[Any] = []  # kept as long as they are used
-
-
-def declare_operators() -> None:
-    """As in anomalib_models.py: a torchvision for CUDA beside a torch without misses two operators."""
-    import torch
-
-    if not torch.version.cuda and not OPERATORS:
-        OPERATORS.append(torch.library.Library("torchvision", "DEF"))
-        for name in ("nms", "qnms"):
-            OPERATORS[0].define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-
-
 def pooled(suite: Suite) -> tuple[dict[str, Any], Any]:
     """The features by file, with the CPU seconds of an image under `seconds`; and the last layer of the network."""
     import numpy as np
     import torch
     from PIL import Image
 
-    declare_operators()
+    import_torchvision()
     from torchvision.models import resnet50
 
     network = load_resnet50(resnet50(weights=None), suite)
@@ -118,6 +105,6 @@ METHODS = {
 
 if __name__ == "__main__":
     with suppress(ImportError):  # once for all methods
-        declare_operators()
+        import_torchvision()
         import_module("pytorch_ood.detector")
     main(__doc__, "pytorch-ood", "pytorch-ood", PACKAGES, METHODS)

@@ -66,12 +66,15 @@ class Scored:
     def __init__(self, file: Path, suite: Path, severity: str) -> None:
         self.file, self.suite = file, suite
         self.stored = json.loads(file.read_text())
-        self.scores = sorted(self.stored["scores"].items())
-        folders = sorted({str(Path(name).parent) for name, _ in self.scores})
-        self.groups = [each for each in folders if each == "defects" or (severity and each.endswith(f"-{severity}"))]
+        self.by_folder: dict[str, list[float]] = {}
+        for name, score in sorted(self.stored["scores"].items()):
+            self.by_folder.setdefault(str(Path(name).parent), []).append(score)
+        self.groups = [
+            each for each in sorted(self.by_folder) if each == "defects" or (severity and each.endswith(f"-{severity}"))
+        ]
 
     def of(self, *folders: str) -> Floats:
-        return np.array([score for name, score in self.scores if str(Path(name).parent) in folders])
+        return np.array([score for each in folders for score in self.by_folder.get(each, ())])
 
     @cache  # noqa: B019  # as few as there are files
     def area(self) -> tuple[float, Floats]:
@@ -84,7 +87,7 @@ class Scored:
 
     def shares(self) -> str:
         """The mean of what is found and falsely flagged over random splits of held-out and tested normal images."""
-        normal, others = np.concatenate([self.of("held_out"), self.of("normal")]), np.sort(self.of(*self.groups))
+        normal, others = self.of("held_out", "normal"), np.sort(self.of(*self.groups))
         held_out, rng, found = len(self.of("held_out")), np.random.default_rng(0), []
         for _ in range(SPLITS):
             drawn = rng.permutation(normal)
